@@ -265,7 +265,7 @@ fn a_bad_data_file_is_named_with_the_offset() {
     }
 }
 
-/// What would become tokens of braces or of compressed bytes, whatever its name.
+/// Feeds text that would become tokens of braces or of compressed bytes, whatever its name.
 #[test]
 fn an_input_that_is_no_text_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -295,7 +295,7 @@ fn an_input_that_is_no_text_is_refused() {
     }
 }
 
-/// The same ids in files without a header give the same losses in every width that is said.
+/// Ids in files without a header give the same losses in every width that is given.
 #[test]
 fn a_headerless_file_is_read_in_the_width_that_is_said() {
     let ids = (0..16_384_u64).map(|at| (at * at * 31 + at) % 256);
@@ -392,7 +392,7 @@ fn run_without_saves(arguments: &[&str]) -> Finished {
     finish(command)
 }
 
-/// After the last step, or the one that reaches the target, no training continues.
+/// Ends after the last step, or the one that reaches the target: no training continues.
 #[test]
 fn a_failed_save_after_the_last_step_says_that_training_has_ended() {
     for end in [&["--steps", "2"][..], &["--eval-every", "2", "--target-loss", "100"]] {
@@ -407,7 +407,7 @@ fn a_failed_save_after_the_last_step_says_that_training_has_ended() {
     }
 }
 
-/// There never was a checkpoint, so a restart loses nothing.
+/// A restart loses nothing, as there never was a checkpoint.
 #[test]
 fn a_run_without_a_committed_checkpoint_restarts_at_step_1() {
     let folder = Folder::new();

@@ -181,7 +181,7 @@ fn only_what_retention_would_remove_is_collected() {
     run.ckpt("gc", &[]).expect(0).expect_stdout(&["nothing to remove"]);
 }
 
-/// Every tier of a run, and folders that need not be of one.
+/// Measures every tier of a run, and folders that need not be of one.
 #[test]
 fn tiers_are_measured_and_left_as_they_were() {
     let run = Run::new();

@@ -1,4 +1,4 @@
-//! What the command line says about itself: version, help, completion scripts and man pages.
+//! Self-description of the command line: version, help, completion scripts and man pages.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

@@ -33,7 +33,7 @@ fn in_turn(keep: &str, rounds: u32, added: &str) -> (i32, Value) {
     (compared.code, json(&compared))
 }
 
-/// The same with more rounds, where the machine was too noisy to say, or to name a rank.
+/// Repeats with more rounds while the machine is too noisy for a verdict, or to name a rank.
 fn in_turn_until_clear(folder: &Folder, part: &str, added: &str) -> (i32, Value) {
     let compared = |rounds: u32| {
         let keep = folder.sibling(&format!("{part}-{rounds}"));
@@ -113,7 +113,7 @@ fn repeats_of_a_bench_are_runs_with_records_that_a_baseline_keeps() {
     run(&["baseline", "promote", &store, "--newest", "1"]).expect(0);
     let shown = json(&run(&["baseline", "show", "--json", &store]).expect(0));
     assert_eq!((&shown[0]["records"], &shown[0]["promoted"]), (&2.into(), &1.into()));
-    // One session a side says nothing about another day.
+    // One session a side does not cover the variation between days.
     let repeats = [1, 2].map(|number| text(&folder.path().join(format!("repeat-0{number}"))));
     let noisy = run(&["compare", &repeats[0], &repeats[1]]);
     // Another process may have slowed either down by more than is assumed: better, worse, or noise.
@@ -143,8 +143,8 @@ fn repeats_of_a_bench_are_runs_with_records_that_a_baseline_keeps() {
     assert!(assumed.contains(&of_saved.code), "{of_saved:?}");
 }
 
-/// A repeat of 40 steady steps: on both ranks one step after rank 0 had measured them, by which it
-/// told the other rank, or at the bound.
+/// Checks a repeat of 40 steady steps: on both ranks it ended one step after rank 0 had measured
+/// them, in which rank 0 informed the other rank, or at the bound.
 fn expect_that_it_ended_when_enough_was_measured(repeat: &Value) {
     let folder = Path::new(repeat["folder"].as_str().unwrap());
     let samples =

@@ -1,5 +1,5 @@
-//! `yardstick doctor --device cuda` on emulated devices, with faults that NVML tells and transports
-//! that NCCL logs.
+//! `yardstick doctor --device cuda` on emulated devices, with faults that NVML reports and
+//! transports that NCCL logs.
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 
@@ -45,7 +45,7 @@ fn healthy_gpus_pass() {
 
 #[test]
 fn what_a_gpu_tells_fails() {
-    // The XID event comes while the doctor runs: what was before, NVML does not tell.
+    // The XID event arrives while the doctor runs: NVML does not report earlier ones.
     let faults = ("EMULATED_NVML", "1:ecc=3,0:throttled=64,1:lanes=8,0:xid=48,1:xid=79@0.001");
     let finished = doctor(&[], &[faults]).expect(3);
     let (status, found) = check(&finished, "ecc");
@@ -59,7 +59,7 @@ fn what_a_gpu_tells_fails() {
     assert!(status == "warn" && found == "GPU 0000:02:00.0: 8 PCIe lanes", "{found}");
 }
 
-/// Without NCCL two ranks cannot train, and without NVML nobody knows how their GPUs are.
+/// Two ranks cannot train without NCCL, and the health of their GPUs is unknown without NVML.
 #[test]
 fn libraries_that_are_missing_are_named() {
     let only = only_training_libraries();

@@ -184,7 +184,7 @@ fn recomputation_has_the_same_bits() {
     assert_eq!(plain, result(&[&bf16[..], &recompute].concat()));
 }
 
-/// A checkpoint does not know where it was computed.
+/// Checkpoints do not depend on the device that computed them.
 #[test]
 fn a_run_goes_on_where_there_is_no_device() {
     let folder = Folder::new();
@@ -210,7 +210,7 @@ fn the_record_names_the_device_and_its_libraries() {
     for library in ["cuda_driver", "nvrtc", "cublaslt"] {
         assert!(record["environment"]["cuda"][library].is_string(), "{library}");
     }
-    // No peak of it is published, and that is said once.
+    // No peak of it is published, and that is reported once.
     assert!(record["mfu_causal"].is_null());
     let anomalies = record["anomalies"].to_string();
     assert_eq!(anomalies.matches("no published peak of Emulated CUDA device").count(), 1);
@@ -232,7 +232,7 @@ fn a_loss_that_is_not_finite_stops_the_run_before_the_update() {
     train(&folder, "smoke", &flags).expect(4).expect_stderr(&["is not finite"]);
 }
 
-/// In the second of two micro-batches of step 2.
+/// Fails a launch in the second of two micro-batches of step 2.
 #[test]
 fn a_launch_that_fails_ends_the_run_and_names_step_and_kernel() {
     let folder = Folder::new();
@@ -248,7 +248,7 @@ fn a_launch_that_fails_ends_the_run_and_names_step_and_kernel() {
     assert_eq!(folder.losses().len(), 1);
 }
 
-/// What is wrong with a machine, and what is said about it.
+/// Fault of a machine, and the words that report it.
 struct Unfit {
     variables: Vec<(&'static str, String)>,
     said: &'static [&'static str],

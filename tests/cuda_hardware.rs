@@ -1,5 +1,5 @@
-//! What GPUs tell of power, clocks and errors reaches record, metrics, warnings, report and
-//! comparison: two ranks on emulated devices, one of them with planted faults.
+//! Power, clocks and errors of GPUs in record, metrics, warnings, report and comparison: two ranks
+//! on emulated devices, one of them with planted faults.
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 
@@ -156,7 +156,7 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     }
 }
 
-/// A launch fails, and the driver has told why.
+/// A launch fails, and the driver has reported the reason.
 #[test]
 fn the_error_of_a_failed_gpu_names_its_xid() {
     let folder = Folder::new();

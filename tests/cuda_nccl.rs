@@ -1,5 +1,5 @@
 //! `yardstick train --device cuda` on two ranks, each with an emulated device: NCCL between them,
-//! bits, lost and hung ranks, and what is refused.
+//! bits, lost and hung ranks, and refusals.
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 
@@ -93,9 +93,9 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
-/// A mistake is planted: the device forgets the waits of the stream that communicates for what
-/// computes, or those the other way. One bucket leaves the stream that computes little to do before
-/// it reads what is reduced.
+/// Plants a mistake: the device drops the waits of the communicating stream for the computing one,
+/// or those the other way. One bucket leaves the computing stream little to do before it reads the
+/// reduced gradients.
 #[test]
 fn a_missing_wait_of_either_stream_changes_losses() {
     let with_waits_forgotten = |kind| {
@@ -149,7 +149,7 @@ fn a_killed_run_resumes_to_the_same_bits() {
     }
 }
 
-/// NCCL notices that the process is gone; the launcher does not end the other one.
+/// NCCL notices that the process is gone; the launcher does not end the surviving one.
 #[test]
 fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
     let folder = Folder::new();
@@ -233,7 +233,7 @@ fn a_rank_without_nccl_is_an_environment_that_is_not_fit() {
     let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
     command.env("YARDSTICK_CUDA_PATH", &without);
     finish(command).expect(3).expect_stderr(&["NCCL is missing", "libnccl.so.2"]);
-    // A single rank needs none, also under a launcher, unless it is told to use it.
+    // A single rank needs none, also under a launcher, unless it is requested.
     let alone = |flags: &[&str]| {
         let out = folder.text();
         let mut command = mpirun(1, &arguments(&out, flags));
@@ -244,7 +244,7 @@ fn a_rank_without_nccl_is_an_environment_that_is_not_fit() {
     alone(&["--steps", "1"]).expect(0);
 }
 
-/// A communicator of one rank shows that NCCL works there.
+/// Shows with a communicator of one rank that NCCL works there.
 #[test]
 fn one_rank_uses_nccl_where_it_is_named() {
     let results = ["auto", "nccl"].map(|backend| {

@@ -175,7 +175,7 @@ fn the_candle_engine_has_the_same_losses() {
     }
 }
 
-/// A share of a rate that is the best of several moments.
+/// Utilisation is the share of a rate that is the best of several moments.
 #[test]
 fn measured_utilisation_is_a_share() {
     let folder = Folder::new();

@@ -22,7 +22,7 @@ fn only_with(folder: &Path, arguments: &[&str]) -> Finished {
     finish(command)
 }
 
-/// What `yardstick devices --json` says of CUDA.
+/// Returns the CUDA part of `yardstick devices --json`.
 #[track_caller]
 fn cuda_with(folder: &Path) -> Value {
     let stdout = only_with(folder, &["devices", "--json"]).expect(0).stdout;
@@ -30,7 +30,7 @@ fn cuda_with(folder: &Path) -> Value {
     found["cuda"].take()
 }
 
-/// Why CUDA cannot be used.
+/// Returns the reason why CUDA cannot be used.
 #[track_caller]
 fn unusable_with(folder: &Path) -> String {
     let cuda = cuda_with(folder);
@@ -50,7 +50,7 @@ fn build(file: &Path, functions: &[&str], text: &str) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Every function that is listed as called, of the library whose functions have this prefix.
+/// Returns every function that is listed as called, of the library with this prefix.
 fn functions(prefix: &str) -> Vec<&'static str> {
     let listed = include_str!("../device/src/cuda/symbols.rs");
     let is_wanted = |name: &&str| {
@@ -134,7 +134,7 @@ fn a_driver_without_a_function_is_told_with_its_version() {
     }
 }
 
-/// It lacks functions as well, but that is not what its user can act on.
+/// The old driver lacks functions as well, but its user cannot act on that.
 #[test]
 fn an_old_driver_is_told_with_the_version_that_is_needed() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn a_driver_without_devices_is_told_as_such() {
     }
 }
 
-/// A machine with everything that a run on one device needs.
+/// Creates a machine with everything that a run on one device needs.
 fn complete_machine() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -234,7 +234,7 @@ fn what_the_dynamic_loader_finds_needs_no_variable() {
     assert_eq!(driver["path"], folder.path().join("libcuda.so.1").display().to_string());
 }
 
-/// cudarc asks the dynamic loader for `libnvrtc.so` first, and would call that one.
+/// cudarc requests `libnvrtc.so` first from the dynamic loader, and would call that one.
 #[test]
 fn another_copy_in_front_of_the_chosen_one_is_told() {
     let [chosen, other] = [complete_machine(), complete_machine()];

@@ -22,7 +22,7 @@ static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     jsonschema::validator_for(&schema).unwrap()
 });
 
-/// What was printed as JSON, as the schema says.
+/// Parses the JSON that was printed, and checks it against the schema.
 #[track_caller]
 fn report(finished: &Finished) -> Value {
     let report: Value = serde_json::from_str(&finished.stdout).expect(&finished.stdout);
@@ -231,7 +231,7 @@ fn nodes_are_compared_and_those_that_differ_are_named() {
     assert_eq!(shm, 1, "what is the same is one line: {lines:#?}");
 }
 
-/// A rank that reads a file which never ends.
+/// One rank reads a file which never ends.
 #[cfg(feature = "mpi")]
 #[test]
 fn a_rank_that_does_not_answer_ends_the_others_with_5() {

@@ -89,7 +89,7 @@ fn a_run_that_resumes_does_not_read_the_folder_again() {
     assert_eq!(fingerprint(&resumed), fingerprint(&uninterrupted));
 }
 
-/// Like data files; on the command line, the folder is relative to the working directory.
+/// Relative paths work as for data files; on the command line, they start at the working directory.
 #[test]
 fn weights_in_a_workload_file_are_relative_to_the_file() {
     let folder = Folder::new();
@@ -197,7 +197,7 @@ fn read_tensors(path: &Path) -> (Value, Vec<u8>) {
     (serde_json::from_slice(&bytes[8..8 + length]).unwrap(), data)
 }
 
-/// The config says that the head is the token table; a file may have both, or either of them.
+/// The config names the token table as the head; a file may have both, or either of them.
 #[test]
 fn a_tied_head_is_the_token_table_or_refused() {
     for (family, table, own_head) in [

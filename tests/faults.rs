@@ -1,5 +1,4 @@
-//! Kills, stops, hangs and non-finite numbers: exit codes, what is recorded, and resuming to the
-//! same bits.
+//! Kills, stops, hangs and non-finite numbers: exit codes, records, and resuming to the same bits.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(feature = "mpi")]
@@ -48,7 +47,7 @@ fn uninterrupted(variant: Variant) -> &'static RunResult {
     })
 }
 
-/// A run that completed four steps on two ranks, to be resumed after them.
+/// Completes four steps on two ranks, for a run that resumes after them.
 fn after_four_steps() -> Folder {
     let folder = Folder::new();
     folder.train_on(2, &["--steps", "4", "--threads", "1"]).expect(0);
@@ -112,7 +111,8 @@ fn killed_runs_resume_to_the_same_bits(variants: &[Variant]) {
     }
 }
 
-/// While training goes on, or waits for the optimizer's turn. The first save is never skipped.
+/// Kills while training continues, or waits for the optimizer's turn. The first save is never
+/// skipped.
 #[test]
 fn kills_inside_a_save_in_the_background_resume_to_the_same_bits() {
     let [first, .., last] = Variant::corners();
@@ -208,12 +208,13 @@ fn progress(folder: &Folder) -> [u64; 3] {
     ["step", "next_sequence", "tokens"].map(|key| state[key].as_u64().unwrap())
 }
 
-/// A run in which rank 0 sleeps for three seconds at the beginning of step 5, asked to stop then.
+/// Run in which rank 0 sleeps for three seconds at the beginning of step 5, and is asked to stop
+/// then.
 struct AskedInStep5 {
     folder: Folder,
     running: Running,
     stderr: PathBuf,
-    /// The process id of the rank that is asked.
+    /// Process id of the rank that is asked.
     pid: String,
 }
 
@@ -257,7 +258,7 @@ impl AskedInStep5 {
     }
 }
 
-/// One rank of two sleeps, and the other waits for its gradients and gets the signal.
+/// Sends the signal to a rank that waits for the gradients of a sleeping one.
 #[test]
 fn a_sigterm_in_a_step_makes_it_the_last_one_and_is_reported_at_once() {
     for (ranks, rank, origin) in [(1, 0, ""), (2, 1, "rank 1: ")] {
@@ -370,7 +371,7 @@ fn a_rank_that_cannot_write_its_error_file_keeps_its_exit_code() {
     failed.finished.expect_stderr(&["002.r000001.failed"]);
 }
 
-/// Only rank 0 checks the folder, and sends the exit code to the others.
+/// Only rank 0 checks the folder, and sends the exit code to the other ranks.
 #[test]
 fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     let folder = after_four_steps();

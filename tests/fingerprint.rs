@@ -1,4 +1,4 @@
-//! Golden losses: runs that compute something else are void.
+//! Golden losses: runs whose computation differs are void.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,5 @@
-//! Gates fail closed: what is missing, damaged, of another machine or injected never passes.
+//! Gates that fail closed: results that are missing, damaged, injected or of another machine never
+//! pass.
 #![cfg(feature = "mpi")] // without it nothing differs
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{Finished, Folder, finish, run, text, yardstick};
 
-/// A run that others can be compared with.
+/// Trains a run that other runs can be compared with.
 fn train(folder: &Folder, name: &str, flags: &[&str]) -> String {
     let out = text(&folder.sibling(name));
     let common = ["train", "--steps", "50", "--set", "telemetry.matmul_probe=0s", "--out", &out];
@@ -239,7 +240,7 @@ fn a_bundle_gives_its_verdict_again_to_the_byte() {
     run(&["verify", &bundle]).expect(12).expect_stderr(&["is not what its records give"]);
 }
 
-/// Their folder is a temporary one.
+/// Runs of the bundle are in a temporary folder.
 #[test]
 fn a_bundle_of_runs_in_turn_has_their_steps() {
     let folder = Folder::new();
@@ -285,7 +286,7 @@ fn a_run_without_a_process_is_dead() {
     run(&["compare", &out, &out]).expect(12).expect_stderr(&["found running"]);
 }
 
-/// As in a container whose first process is not one that waits for others.
+/// Resembles a container whose first process does not wait for other processes.
 #[test]
 fn a_run_whose_process_nobody_has_asked_for_is_dead() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! What a host and its RDMA ports tell reaches record, report and warnings: of a planted `/proc`
-//! and `/sys`, whose counters grow while a run goes on.
+//! Host and RDMA ports in record, report and warnings: of a planted `/proc` and `/sys`, whose
+//! counters grow during a run.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -43,8 +43,8 @@ impl Drop for Host {
     }
 }
 
-/// A host of which a quarter of the processors' time is stolen, with a port that moves data and
-/// counts errors, and a package of processors that has used 2 J more each time.
+/// Plants a host of which a quarter of the processors' time is stolen, with a port that moves data
+/// and counts errors, and a package of processors that has used 2 J more each time.
 fn plant(root: &Path, count: u64) {
     let port = "sys/class/infiniband/mlx5_0/ports/1";
     let package = "sys/class/powercap/intel-rapl:0";

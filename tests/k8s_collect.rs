@@ -20,7 +20,7 @@ ranks_per_node = 1
 workload = "smoke"
 "#;
 
-/// What the API server says of a worker that was ready a minute ago, and took 95 s until then.
+/// Returns the API server's view of a worker that was ready a minute ago, and took 95 s until then.
 fn pods() -> Value {
     let now = chrono::Utc::now().timestamp();
     let at = |seconds_ago: i64| {
@@ -74,7 +74,7 @@ impl Site {
         out
     }
 
-    /// What the job is judged as at a place.
+    /// Judges the job at a place.
     fn collect(&self, place: &str, flags: &[&str]) -> Finished {
         let benchmark = text(&self.benchmark);
         run(&[&["k8s", "collect", "--benchmark", &benchmark, place], flags].concat())
@@ -104,7 +104,7 @@ fn nights_of_a_job_are_judged_by_the_newest_and_show_the_way_to_the_first_step()
     let anomalies = record(&second)["anomalies"].to_string();
     assert!(anomalies.contains("the start of pods is not known"), "{anomalies}");
 
-    // Records of a store say their job.
+    // Records of a store name their job.
     site.collect(&store, &[]).expect(0);
     let flags = ["--json", "--pods", &text(&site.pods)];
     let found: Value =
@@ -129,7 +129,7 @@ fn nights_of_a_job_are_judged_by_the_newest_and_show_the_way_to_the_first_step()
     run(&["k8s", "collect", &results]).expect(3);
 }
 
-/// As a power failure leaves a file on some file systems.
+/// Tears a file as a power failure does on some file systems.
 fn tear(run: &Path) {
     let path = run.join("record.json");
     let bytes = std::fs::read(&path).unwrap();

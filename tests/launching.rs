@@ -1,5 +1,5 @@
-//! `yardstick launch` on this machine: what it calls a success, and what it exits with. Several
-//! hosts are in tests/mpijob.
+//! `yardstick launch` on this machine: its criteria of success, and its exit codes. Several hosts
+//! are in tests/mpijob.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -44,7 +44,7 @@ fn a_complete_run_does_not_cover_what_fails_later() {
     one.expect(3).expect_stderr(&["expected 1 rank on 1 host, but the record is of 2 ranks"]);
 }
 
-/// As a drill shows it: the attempt that resumes the run is not killed again.
+/// Recovers as in a drill: the attempt that resumes the run is not killed again.
 #[test]
 fn a_restart_recovers_from_an_injected_kill() {
     let folder = Folder::new();
@@ -159,8 +159,8 @@ fn what_cannot_be_launched_is_refused() {
     assert!(!folder.path().exists(), "nothing was run");
 }
 
-/// As in a batch script whose host file has other names than its allocation: neither Slurm, which
-/// is not here, nor its list of nodes is asked.
+/// Runs as in a batch script whose host file has other names than its allocation: neither Slurm,
+/// which is not here, nor its list of nodes is used.
 #[test]
 fn a_host_file_counts_more_than_a_slurm_allocation() {
     let folder = Folder::new();
@@ -172,7 +172,7 @@ fn a_host_file_counts_more_than_a_slurm_allocation() {
     launched(command).expect(0).expect_stderr(&["complete on 2 ranks of 1 host"]);
 }
 
-/// As in a container, which has the variables of Slurm and not its programs.
+/// Runs as in a container, which has the variables of Slurm and not its programs.
 #[test]
 fn an_allocation_of_one_node_needs_no_program_of_slurm() {
     let folder = Folder::new();
@@ -198,7 +198,7 @@ printf "$BANNER"
 exec /bin/sh -c "$*"
 "#;
 
-/// In any encoding, and with or without the end of a line.
+/// Prints a banner in any encoding, and with or without the end of a line.
 #[test]
 fn what_a_login_prints_is_not_of_the_agent() {
     for banner in [r"Bienvenue \340 tous\n", "welcome> "] {

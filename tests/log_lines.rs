@@ -1,5 +1,5 @@
-//! With `--log-format json` every line on stderr says when it was written, what it is about, and
-//! from which rank, host and step it is.
+//! Log lines of `--log-format json`: every line on stderr has its time, its subject, and its rank,
+//! host and step.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -26,12 +26,12 @@ fn lines(stderr: &str) -> Vec<Value> {
     stderr.lines().map(line).collect()
 }
 
-/// What an event is called.
+/// Returns the name of an event.
 fn name(line: &Value) -> Option<&str> {
     line["event"].as_str()
 }
 
-/// A collector that nobody listens at is what the log warns of.
+/// Returns the URL of a collector where nothing listens, which the log warns of.
 fn nowhere() -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("http://127.0.0.1:{port}")
@@ -88,7 +88,7 @@ fn an_error_has_the_step_in_which_it_happened() {
     assert_eq!(warning["rank"], 0, "{warning}");
 }
 
-/// Before there is a run: a configuration that cannot be used.
+/// Fails before there is a run, by a configuration that cannot be used.
 #[test]
 fn an_error_before_the_run_has_a_host_and_neither_rank_nor_step() {
     let wrong = ["train", "--log-format", "json", "--set", "batch.micro_sequences=0"];
@@ -127,7 +127,7 @@ fn a_launcher_logs_as_its_ranks_do() {
     assert!(launch.len() > 1 && said.iter().any(|line| name(line) == Some("step")), "{said:?}");
 }
 
-/// It ends a run where nobody expects it.
+/// Ends a run where nobody expects it.
 #[test]
 fn a_target_loss_is_logged_with_what_sets_it_and_as_the_cause_of_the_end() {
     let run = |variable: &str, flags: &[&str]| {

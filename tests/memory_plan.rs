@@ -1,4 +1,4 @@
-//! The memory plan agrees with the peak memory of a run.
+//! Agreement of the memory plan with the peak memory of a run.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -39,8 +39,8 @@ struct Case {
 }
 
 impl Case {
-    /// One of eight cases, in which each two of family, format, ranks, sharding, recomputation and
-    /// size of micro-batches occur in all four combinations.
+    /// Creates one of eight cases, in which each two of family, format, ranks, sharding,
+    /// recomputation and size of micro-batches occur in all four combinations.
     fn new(number: usize) -> Self {
         let bit = |at: usize| number >> at & 1;
         let family = bit(0);
@@ -83,8 +83,8 @@ impl Case {
         self.run_by(|args| if is_single { yardstick(args) } else { mpirun(self.ranks, args) })
     }
 
-    /// The same with another command. A run frees nothing before its end, so that the peak is found
-    /// by sampling.
+    /// Runs the case with another command. A run frees nothing before its end, so that the peak is
+    /// found by sampling.
     fn run_by(&self, command: impl FnOnce(&[&str]) -> Command) -> Measured {
         let folder = Folder::new();
         let out = folder.text();
@@ -128,7 +128,7 @@ fn bytes_of_release(ranks: &[u32]) -> Option<u64> {
 
 /// Bytes of all ranks of a run together.
 struct Measured {
-    /// From the record.
+    /// Planned bytes, from the record.
     planned: u64,
     peak: u64,
     chosen: Vec<&'static str>,
@@ -170,8 +170,8 @@ fn the_plan_is_within_5_percent_of_the_peak() {
     assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
-/// Ranks do not hold an imported tensor twice. Here the largest is the embedding table, and a
-/// sharded optimizer in bf16 has the smallest memory for everything else.
+/// Ranks hold an imported tensor only once. Here the largest is the embedding table, and a sharded
+/// optimizer in bf16 has the smallest memory for everything else.
 #[cfg(feature = "mpi")]
 #[test]
 fn the_plan_holds_with_imported_weights() {
@@ -197,7 +197,7 @@ fn the_plan_holds_with_imported_weights() {
     assert_eq!(run.error(), None);
 }
 
-/// Not a test by itself: the entry point of a rank of the test below.
+/// Entry point of a rank of the test below, which is not a test by itself.
 #[cfg(feature = "mpi")]
 #[test]
 fn rank_of_a_job() {
@@ -235,7 +235,7 @@ fn a_plan_states_whether_it_is_an_estimate() {
     }
 }
 
-/// On the device that is asked for, and not on this machine.
+/// Judges by the requested device, and not by this machine.
 #[test]
 fn a_plan_is_judged_by_the_memory_of_its_device() {
     let large = ["plan", "--workload", "llama3-8b", "--device", "cuda", "--ranks", "8"];
@@ -268,7 +268,7 @@ fn a_plan_is_judged_by_the_memory_of_its_device() {
     }
 }
 
-/// Of llama3-70b every rank holds all weights and gradients: no number of ranks makes that small.
+/// Every rank holds all weights and gradients of llama3-70b: no number of ranks makes that small.
 #[test]
 fn a_plan_for_this_machine_names_no_remedy_that_does_not_help() {
     let large = ["plan", "--workload", "llama3-70b"];

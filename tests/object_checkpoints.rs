@@ -41,8 +41,7 @@ fn uninterrupted() -> RunResult {
     folder.result()
 }
 
-/// A run that has saved step 8 on a disk and an object store, and has lost the disk. Returns its
-/// tiers.
+/// Saves step 8 on a disk and an object store, and loses the disk. Returns the run's tiers.
 fn lose_the_node(server: &S3Server, folder: &Folder) -> [String; 3] {
     let nvme = folder.sibling("nvme");
     let tiers = [format!("nvme.path={}", nvme.display()), no_shared(), object(server)];
@@ -104,7 +103,7 @@ fn a_server_that_ignores_conditions_is_not_used() {
     refused.expect_stderr(&["no tier of checkpoints can be used: object", "If-None-Match"]);
 }
 
-/// Not in silence until it is given up.
+/// Reports the wait before the run gives the store up.
 #[test]
 fn a_run_says_which_store_it_waits_for_and_why() {
     let closed = ClosedPort::open();

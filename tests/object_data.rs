@@ -16,7 +16,7 @@ use support::{Finished, Folder, finish, mpirun, text, yardstick};
 
 const FILE: &str = "text.bin";
 
-/// As long as a secret key of AWS, where a name is expected.
+/// Text of the length of an AWS secret key, where a name is expected.
 const SECRET: &str = "hidden/hidden+hidden/hidden+hidden/hidde";
 
 /// Flags of a short run on a token file.
@@ -96,7 +96,8 @@ fn bench_with_files(server: &S3Server, folder: &Folder, profile: &str) -> Finish
     finish(bench_command(server, folder, profile))
 }
 
-/// `data bench` on an object, with files of AWS's tools and nothing else in the environment.
+/// Returns `data bench` on an object, with files of AWS's tools and nothing else in the
+/// environment.
 fn bench_command(server: &S3Server, folder: &Folder, profile: &str) -> Command {
     let [(_, endpoint), (_, key), (_, secret), _] = server.environment();
     let [config, credentials] = ["config", "credentials"].map(|name| folder.sibling(name));
@@ -135,7 +136,7 @@ fn bench_command(server: &S3Server, folder: &Folder, profile: &str) -> Command {
     command
 }
 
-/// As botocore reads them; a form that is not read must not send requests to AWS.
+/// Reads profiles as botocore does; a form that is not read must not send requests to AWS.
 #[test]
 fn a_profile_is_read_in_all_forms_that_the_tools_of_aws_read() {
     let server = S3Server::start();
@@ -166,7 +167,7 @@ fn a_profile_is_read_in_all_forms_that_the_tools_of_aws_read() {
     }
 }
 
-/// SDKs and boto3 look at the two variables in different orders.
+/// SDKs and boto3 read the two variables in different orders.
 #[test]
 fn two_variables_must_name_the_same_profile() {
     let server = S3Server::start();
@@ -183,7 +184,7 @@ fn two_variables_must_name_the_same_profile() {
     also("my lab").expect(2).expect_stderr(&[expected, "unset one"]);
 }
 
-/// As secrets of Kubernetes have them.
+/// Uses settings with white space, as secrets of Kubernetes have it.
 #[test]
 fn white_space_around_a_setting_is_left_out_and_what_is_malformed_is_named() {
     let server = S3Server::start();
@@ -255,7 +256,7 @@ fn a_proxy_that_cannot_be_used_is_refused_only_where_it_would_be_used() {
     assert!(!failed.stderr.contains("hidden"), "{}", failed.stderr);
 }
 
-/// Not every URL follows from the settings alone.
+/// Some URLs do not follow from the settings alone.
 #[test]
 fn a_proxy_is_checked_for_the_url_of_each_request() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! What others plant in a run's folder: links are not followed, and what is not a file is refused
-//! at once. New files are of the user and the group.
+//! Files that other users plant in a run's folder: links are not followed, and anything but a file
+//! is refused at once. New files are of the user and the group.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -141,7 +141,7 @@ fn read_by(command: &str, folder: &Folder) -> Finished {
     }
 }
 
-/// The user names a link: `latest.json`, say.
+/// Names a link as a user may: `latest.json`, say.
 #[test]
 fn a_record_that_the_user_names_may_be_a_link() {
     let folder = Folder::new();

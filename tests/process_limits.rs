@@ -1,5 +1,5 @@
-//! What a process may have: threads, open files, sizes of files, a home, a folder to write to. Each
-//! that it lacks is one sentence, with the limit and its value.
+//! Limits of a process: threads, open files, sizes of files, a home, a folder to write to. A limit
+//! that is too low gives one sentence, with the limit and its value.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -15,7 +15,7 @@ use support::{Finished, finish, launcher};
 /// Nobody's: it has no entry in the file of users, and no processes but those of a test.
 const UID: u32 = 4_242_424;
 
-/// A folder of another user and the program in it, which may be where only root comes.
+/// Folder with a copy of the program for another user: only root may have access to the original.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A command in the folder with this limit of `prlimit`, as a user that it holds for.
+    /// Returns a command in the folder with this limit of `prlimit`, as a user that it holds for.
     fn command(&self, limit: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("prlimit");
         command.arg(limit).arg(self.path("yardstick")).args(arguments);
@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-/// One sentence, and nothing of a panic.
+/// Expects one sentence, and nothing of a panic.
 #[track_caller]
 fn expect_sentence(finished: Finished, code: i32, parts: &[&str]) {
     let finished = finished.expect(code).expect_stderr(parts);
@@ -105,13 +105,13 @@ fn limits_of_files_are_errors_and_no_signals() {
     expect_sentence(little, 3, &["bytes of memory", "(ulimit -v) is 100000000"]);
 }
 
-/// Written without memory, and an object of JSON like all others.
+/// Expects an object of JSON, although the line is written without memory.
 #[test]
 fn a_line_about_memory_is_json_where_all_lines_are() {
     let place = Place::new();
     let arguments = [&TRAIN[..], &["--out", "a", "--log-format", "json"]].concat();
     let finished = place.run("--as=100000000", &arguments).expect(3);
-    // Warnings about the machine may come before it.
+    // Warnings about the machine may precede it.
     let lines = finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap());
     let lines: Vec<serde_json::Value> = lines.collect();
     let line = &lines[lines.len() - 1];

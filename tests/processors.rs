@@ -26,7 +26,7 @@ fn processors() -> impl Iterator<Item = Processor> {
     haswell.into_iter().chain([Processor { name: "Nehalem", kernel: "scalar" }])
 }
 
-/// Whether this QEMU is version 7.2 or newer.
+/// Returns whether this QEMU is version 7.2 or newer.
 fn emulates_avx2() -> bool {
     let mut command = Command::new("qemu-x86_64");
     command.arg("--version");

@@ -1,4 +1,4 @@
-//! A real Prometheus scrapes two ranks while they train, and answers questions about them.
+//! Real Prometheus that scrapes two ranks while they train, and queries about them.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -54,7 +54,7 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A Prometheus that scrapes a port twice a second.
+/// Starts a Prometheus that scrapes a port twice a second.
 fn prometheus(folder: &Path, scraped: u16, own: u16) -> Server {
     let file = folder.join("prometheus.yml");
     let configuration = format!(
@@ -82,7 +82,7 @@ fn query(port: u16, expression: &str) -> Option<f64> {
     value.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
-/// What `promtool check metrics` complains about.
+/// Returns the complaints of `promtool check metrics`.
 fn complaints(text: &str) -> String {
     let mut check = Command::new("promtool")
         .args(["check", "metrics"])
@@ -116,7 +116,7 @@ fn prometheus_answers_questions_about_both_ranks() {
     let median = "histogram_quantile(0.5, rate(yardstick_step_duration_seconds_bucket[3s]))";
     until("step time", || query(server, median).filter(|seconds| (0.001..5.0).contains(seconds)));
     let phases = "count(yardstick_phase_duration_seconds_count{rank=\"0\"})";
-    // A scrape that came too late leaves no value until the next one.
+    // A scrape that is too late leaves no value until the next one.
     until("phases", || query(server, phases).filter(|count| *count == 8.0));
     until("a checkpoint", || query(server, "max(yardstick_checkpoint_step)"));
     let info = "yardstick_run_info{workload=\"smoke\",attempt=\"1\"}";

@@ -1,4 +1,4 @@
-//! The page that `report --html` writes, in a real browser.
+//! Page of `report --html`, in a real browser.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,13 +10,13 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use support::{Folder, run, text};
 
-/// What a browser makes of a page at a width.
+/// Rendering of a page by a browser at a width.
 struct Rendered {
-    /// Of each chart, by its title: what is drawn in the shape that is shown.
+    /// Content of the visible shape of each chart, by its title.
     charts: Vec<Value>,
-    /// Whether anything is wider than the page.
+    /// Set if anything is wider than the page.
     is_too_wide: bool,
-    /// What it logged.
+    /// Log of the browser.
     log: String,
 }
 
@@ -107,7 +107,7 @@ fn every_chart_is_drawn_in_a_browser_without_an_error() {
     for width in [360, 390, 800, 1040, 1080, 1200] {
         let Rendered { charts, is_too_wide, log } = render(&page, width);
         let titles = charts.iter().map(|chart| chart["title"].as_str().unwrap());
-        // Not every machine tells these.
+        // Some machines do not report these.
         let may_lack = ["Stolen time", "Waiting for processors", "Network", "Disks"];
         let titles: Vec<_> = titles.filter(|title| !may_lack.contains(title)).collect();
         let expected = [
@@ -146,7 +146,7 @@ fn every_chart_is_drawn_in_a_browser_without_an_error() {
     }
 }
 
-/// A job of 64 GPUs, its record made of that of two ranks.
+/// Makes the record of a job of 64 GPUs from that of two ranks.
 #[test]
 fn a_large_job_is_printed_on_five_pages() {
     let folder = Folder::new();

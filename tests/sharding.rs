@@ -1,5 +1,4 @@
-//! A sharded optimizer end to end: the same bits as without, also across world sizes and
-//! transports.
+//! Sharded optimizer end to end: the same bits as without, also across world sizes and transports.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(feature = "mpi")]
@@ -28,7 +27,7 @@ fn assert_same(first: &Folder, second: &Folder, case: &str) {
     assert!(first.result().fingerprint["weights"].is_string(), "{case}");
 }
 
-/// Both families in both formats.
+/// Cases of both families in both formats.
 const CASES: [[&str; 4]; 4] = [
     ["--workload", "smoke", "--set", "precision.compute=f32"],
     ["--workload", "smoke", "--set", "precision.compute=bf16"],
@@ -147,7 +146,7 @@ fn sharding_changes_no_bit_on_any_transport() {
     }
 }
 
-/// One rank: trains with and without sharding and overlap.
+/// Trains one rank with and without sharding and overlap.
 fn compare(transport: &str, ranks: usize) {
     let options = MpiOptions {
         shared_memory: transport != "mpi",

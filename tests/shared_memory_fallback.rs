@@ -1,5 +1,5 @@
-//! Where the kernel denies what shared memory needs, a run falls back to other transports: with the
-//! same bits, and an anomaly in the record.
+//! Fallback to other transports where the kernel denies what shared memory needs: with the same
+//! bits, and an anomaly in the record.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(feature = "mpi")]
@@ -13,7 +13,7 @@ mod support;
 use denied_ranks::Denied;
 use support::{Folder, Variant, finish};
 
-/// Not a test by itself: the entry point of a rank of the tests below.
+/// Entry point of a rank of the tests below, which is not a test by itself.
 #[test]
 fn rank_of_a_job() {
     denied_ranks::become_yardstick();
@@ -29,7 +29,7 @@ fn train(denied: Option<Denied>, variant: Variant) -> Folder {
     folder
 }
 
-/// The anomalies of a run that are about shared memory; a busy machine has others.
+/// Returns the anomalies of a run that are about shared memory; a busy machine has more.
 fn anomalies(run: &Folder) -> Vec<String> {
     let record = run.record();
     let texts = record["anomalies"].as_array().unwrap().iter();

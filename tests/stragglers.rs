@@ -1,4 +1,4 @@
-//! One rank that is slow or hangs, and what the others say about it while the run goes on.
+//! Rank that is slow or hangs, and the reports of the other ranks during the run.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::print_stdout, reason = "the table of many trials")]
@@ -27,7 +27,7 @@ fn named(record: &Value) -> Vec<(u64, String)> {
     found.collect()
 }
 
-/// By how much a rank is slower where it must be named on a machine that others use as well. They
+/// Slowdown in percent of a rank that must be named on a machine with other load. Other processes
 /// take the cores from the rank that never sleeps: beside two other busy processes on two cores it
 /// computes at half of the speed, and the one that sleeps at nearly full speed.
 const ON_A_BUSY_MACHINE: &str = "300";
@@ -61,7 +61,8 @@ fn assert_named(kind: &str, percent: &str, trials: u64, flags: &[&str]) {
     assert!(missed <= 1, "slow-{kind}: named {right} times, missed {missed} times");
 }
 
-/// As many runs as the environment says, for a machine without other users: `make soak-stragglers`.
+/// Returns the number of runs in the environment, for a machine without other users:
+/// `make soak-stragglers`.
 fn soak_trials() -> Option<u64> {
     Some(std::env::var("YARDSTICK_SOAK_STRAGGLERS").ok()?.parse().unwrap())
 }

@@ -1,4 +1,4 @@
-//! TensorBoard's own reader reads what a run writes for it.
+//! TensorBoard's own reader on the files that a run writes for it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -27,7 +27,7 @@ fn scalars(folder: &Folder) -> BTreeMap<String, Vec<(u64, f64)>> {
     serde_json::from_str(finished.stdout.lines().last().unwrap()).unwrap()
 }
 
-/// As on another host, or where the clock was corrected: the process's is a minute behind.
+/// Sets the process's clock back by a minute, as on another host, or where the clock was corrected.
 #[test]
 fn a_clock_that_went_back_hides_neither_steps_nor_goodput() {
     const BEHIND: &str = "

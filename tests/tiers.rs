@@ -1,4 +1,4 @@
-//! Checkpoint tiers, end to end: a node that is lost with its tier, and a run that goes on from the
+//! Checkpoint tiers, end to end: a node that is lost with its tier, and a run that resumes from the
 //! shared one.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -67,7 +67,7 @@ fn checkpoints_get_to_the_shared_tier() {
     assert!(promoted["bytes_per_second"].as_f64().unwrap() > 0.0);
 }
 
-/// The node is lost with its tier, or the shared one is gone.
+/// Loses the node with its tier, or the shared one.
 #[test]
 fn a_run_goes_on_from_the_tier_that_is_left() {
     for (lost, left) in [("nvme", 1), ("shared", 0)] {
@@ -110,7 +110,7 @@ fn a_run_whose_tiers_are_all_gone_is_refused() {
     train(&folder, "12").expect(6).expect_stderr(&["nvme", "shared", "found none", "--fresh"]);
 }
 
-/// At so few bytes per second a copy would take hours.
+/// Limits the rate, so that a copy would take hours.
 #[test]
 fn a_stop_leaves_copies_half_way_and_the_next_attempt_goes_on() {
     let folder = Folder::new();
@@ -138,8 +138,8 @@ fn a_stop_leaves_copies_half_way_and_the_next_attempt_goes_on() {
     assert_eq!(committed(), 1);
 }
 
-/// The first step is saved to measure; with failures every tenth of a second the next ones follow
-/// as fast as they get to the tiers.
+/// Saves the first step to measure; with failures every tenth of a second the next saves follow as
+/// fast as the tiers take them.
 #[test]
 fn an_automatic_cadence_measures_what_saves_cost() {
     let folder = Folder::new();
@@ -268,7 +268,7 @@ fn copies_that_fail_are_reported_once_and_again_when_they_succeed() {
     assert!(training.log().contains("Not a directory"), "{}", training.log());
 }
 
-/// The end of a run waits for copies that fail: it says so, and a stop request shortens the wait.
+/// Waits at the end of a run for copies that fail: it is reported, and a stop request shortens it.
 #[test]
 fn the_wait_for_copies_at_the_end_is_reported_and_ends_with_a_stop_request() {
     let slow = ["--inject", "slow@step=7,rank=0", "--set", "checkpoint.stop_grace=1s"];

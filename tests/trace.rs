@@ -1,4 +1,4 @@
-//! The trace of steps, in the format of Chrome's viewer.
+//! Trace of steps, in the format of Chrome's viewer.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

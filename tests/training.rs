@@ -30,7 +30,7 @@ fn smoke_learns_and_writes_a_record() {
     }
 }
 
-/// What every test that reads a record relies on.
+/// Guards every test that reads a record.
 #[test]
 #[should_panic(expected = "/exit_code: \"0\" is not of type")]
 fn a_record_with_a_wrong_type_is_not_of_the_schema() {
@@ -173,8 +173,8 @@ fn a_target_that_was_reached_before_a_kill_ends_the_resumed_run() {
     assert_eq!(steps(), 8);
 }
 
-/// A target is a held-out loss if the run evaluates, and else the loss of a step, also for what an
-/// earlier start of the run has reached.
+/// Judges a target by a held-out loss if the run evaluates, and else by the loss of a step, also
+/// for one that an earlier start of the run has reached.
 #[test]
 fn a_run_is_complete_by_the_loss_that_its_target_is_of() {
     let folder = Folder::new();
@@ -341,8 +341,8 @@ fn a_rejected_checkpoint_that_is_intact_again_counts() {
     assert!(!again.stdout.contains("rejected"), "{}", again.stdout);
 }
 
-/// As with `2>&1 | head -1`. Without the matmul probe there is a warning, with a profile there is
-/// output on stdout.
+/// Closes the pipes as `2>&1 | head -1` does. Without the matmul probe there is a warning, with a
+/// profile there is output on stdout.
 #[test]
 fn closed_pipes_do_not_end_a_run() {
     let folder = Folder::new();
@@ -378,7 +378,7 @@ fn only_the_fused_engine_records_a_matmul_kernel() {
     }
 }
 
-/// A launcher may bind a single rank to one core, as Open MPI does, so that others are unused.
+/// Binds a single rank to one core, as Open MPI may do, so that the remaining cores are unused.
 #[test]
 fn cores_left_unused_by_the_launcher_are_an_anomaly() {
     let cores = launch::allowed_cores();

@@ -1,4 +1,4 @@
-//! What a run says about its losses, weights and updates: a spike, also across a resume.
+//! Reports of a run on its losses, weights and updates: a spike, also across a resume.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -9,10 +9,10 @@ use std::net::{TcpListener, TcpStream};
 use serde_json::Value;
 use support::{Folder, Running, StepLine, yardstick};
 
-/// Not the workload that has golden losses: those would end the run.
+/// Data other than that of the golden losses, which would end the run.
 const OTHER_DATA: [&str; 4] = ["--set", "data.seed=77", "--set", "telemetry.matmul_probe=0s"];
 
-/// In bf16 the update replaces the weights that were corrupted: the spike is of one step.
+/// Settings of bf16, in which the update replaces the corrupted weights: the spike is of one step.
 const BF16: [&str; 2] = ["--set", "precision.compute=bf16"];
 
 fn train(folder: &Folder, flags: &[&str]) {

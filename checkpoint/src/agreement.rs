@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, RankFailure, Result};
 use crate::peers::{Peers, PeersError};
 
-/// What one rank sends to the others.
+/// Answer of one rank, sent to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer<T> {
     Yes(T),
     No(String),
 }
 
-/// Why an operation was aborted on all ranks.
+/// Failures that aborted an operation on all ranks.
 #[derive(Debug)]
 pub(crate) struct Abort {
     pub(crate) failures: Vec<RankFailure>,
-    /// This rank's own error, if it has one.
+    /// Error of this rank, if it has one.
     pub(crate) own: Option<Error>,
 }
 
@@ -50,14 +50,14 @@ pub(crate) fn agree<T: Serialize + DeserializeOwned>(
 }
 
 impl Abort {
-    /// This rank's own error, or that of others about a checkpoint or folder.
+    /// Returns this rank's own error, or that of other ranks about a checkpoint or folder.
     pub(crate) fn into_error(self, path: &Path) -> Error {
         let failures = self.failures;
         self.own.unwrap_or_else(|| Error::OtherRanksFailed { path: path.to_owned(), failures })
     }
 }
 
-/// One value of each rank, by rank.
+/// Gathers one value of each rank, in the order of ranks.
 fn all_gather<T: Serialize + DeserializeOwned>(
     peers: &dyn Peers,
     own: &T,

@@ -1,4 +1,4 @@
-//! How often to save: the interval that loses least time to saves and to work done twice.
+//! Interval between saves that loses least time to saves and to repeated work.
 //!
 //! J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
 //! Future Generation Computer Systems 22 (2006), 303-312. Failures are independent and arrive at
@@ -24,9 +24,8 @@ pub fn optimal_interval(save_cost: Duration, mean_time_between_failures: Duratio
     saturating(seconds)
 }
 
-/// The share of time that becomes progress: Daly's equation 20, which is exact for failures that
-/// also strike during saves and restarts. `restart` is the time from a failure until training goes
-/// on.
+/// Share of time that becomes progress: Daly's equation 20, which is exact for failures that also
+/// strike during saves and restarts. `restart` is the time from a failure until training resumes.
 ///
 /// # Panics
 /// When the interval or the mean is zero.
@@ -55,7 +54,7 @@ pub struct FailureRate {
 }
 
 impl FailureRate {
-    /// Before anything is seen: the mean that is expected of such a job.
+    /// Starts from the mean that is expected of such a job, before any failure is observed.
     pub fn expected(mean_time_between_failures: Duration) -> Self {
         Self { expected: mean_time_between_failures, observed: Duration::ZERO, failures: 0 }
     }

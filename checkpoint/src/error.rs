@@ -1,4 +1,4 @@
-//! The one error type of this crate.
+//! Error type of this crate.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::peers::PeersError;
 use record::files::IoError;
 
-/// Kind of an answer of a store that is not the one to the request: another request may get that,
-/// and it says nothing about the stored bytes.
+/// Error kind of an answer that does not belong to the request. Another request may get the right
+/// answer, and this one says nothing about the stored bytes.
 pub(crate) const CONTRADICTION: ErrorKind = ErrorKind::ConnectionAborted;
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
@@ -22,7 +22,7 @@ pub(crate) type Result<T> = std::result::Result<T, Error>;
 pub struct RankFailure {
     /// The rank.
     pub rank: usize,
-    /// Its error, as text.
+    /// Error of the rank, as text.
     pub reason: String,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for RankFailure {
 pub struct Rejected {
     /// Name of its folder.
     pub checkpoint: String,
-    /// Which ranks rejected it, and why.
+    /// Ranks that rejected it, and their reasons.
     pub failures: Vec<RankFailure>,
 }
 
@@ -47,12 +47,12 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// What failed, by what the caller can do about it.
+/// Error of this crate, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There are checkpoints, but none is usable (or none of this name): restore one from
-    /// elsewhere, or start again in another folder.
+    /// Checkpoints exist, but none is usable (or none has this name): restore one from elsewhere,
+    /// or start again in another folder.
     #[error(
         "{}: expected a usable checkpoint, found {}; \
          `yardstick ckpt ls` lists what is there", root.display(), describe(rejected)
@@ -60,7 +60,7 @@ pub enum Error {
     NoCheckpoint {
         /// The folder of all checkpoints.
         root: PathBuf,
-        /// What was tried, newest first.
+        /// Checkpoints that were tried, newest first.
         rejected: Vec<Rejected>,
     },
     /// Bytes are not those that were written: use an older checkpoint.
@@ -68,23 +68,23 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damaged part of it starts.
+        /// Offset at which the damaged part starts.
         offset: u64,
-        /// What should be there.
+        /// Expected content.
         expected: String,
-        /// What is there.
+        /// Content that was found.
         found: String,
     },
     /// The folder or checkpoint belongs to something else: point at the right one.
     #[error("{}: {what}: expected {expected}, found {found}; use another folder", path.display())]
     Mismatch {
-        /// The file that says so.
+        /// File that says so.
         path: PathBuf,
-        /// What differs, as in `workload`.
+        /// Property that differs, as in `workload`.
         what: String,
-        /// What the caller has.
+        /// Value that the caller has.
         expected: String,
-        /// What the file has.
+        /// Value in the file.
         found: String,
     },
     /// Written by another version: use that one, or start in another folder.
@@ -92,7 +92,7 @@ pub enum Error {
     UnsupportedFormat {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u64,
         /// The format that this version reads.
         supported: u32,
@@ -115,17 +115,17 @@ pub enum Error {
     SaveFailed {
         /// The step.
         step: u64,
-        /// Which ranks failed, and why.
+        /// Ranks that failed, and their reasons.
         failures: Vec<RankFailure>,
     },
     /// Storage did not answer in time. The save is aborted; its thread still waits.
     #[error("{what} has not ended after {timeout:?}{}: is storage hung?", at(.path.as_ref()))]
     Late {
-        /// What has not ended.
+        /// Operation that has not ended.
         what: &'static str,
         /// The file or folder that it was at, if that is known.
         path: Option<PathBuf>,
-        /// How long it was waited for.
+        /// Time for which it was waited for.
         timeout: Duration,
     },
     /// The caller refused to let the state be committed; why.
@@ -145,21 +145,21 @@ pub enum Error {
     OtherRanksFailed {
         /// The checkpoint, or the folder of all.
         path: PathBuf,
-        /// Which ranks failed, and why.
+        /// Ranks that failed, and their reasons.
         failures: Vec<RankFailure>,
     },
     /// A newer attempt of the same run writes here: this process must stop.
     #[error("{}: fenced: expected no attempt after {attempt}, found {found}", path.display())]
     Fenced {
-        /// What the newer attempt has written.
+        /// Path that the newer attempt has written.
         path: PathBuf,
         /// Number of this attempt.
         attempt: u64,
         /// Name of what the newer one has written.
         found: String,
     },
-    /// No number is left for another attempt: remove the file if no attempt has written it, or use
-    /// another folder.
+    /// Attempt numbers are exhausted: remove the file if no attempt has written it, or use another
+    /// folder.
     #[error(
         "{}: expected a number of an attempt below {max}, so that another one can follow, found \
          the last one; remove it if no attempt of this run has written it, or use another folder",
@@ -174,7 +174,7 @@ pub enum Error {
     /// The ranks called the same operation with different arguments.
     #[error("{what} differs between ranks: rank 0 has {first}, rank {rank} has {other}")]
     Disagree {
-        /// Which argument.
+        /// Argument that is wrong.
         what: &'static str,
         /// The value of rank 0.
         first: String,
@@ -189,12 +189,12 @@ pub enum Error {
     /// The other ranks could not be reached. A save may have been committed or not.
     #[error("communication with the other ranks failed: {0}")]
     Peers(#[from] PeersError),
-    /// No failpoint has this name.
+    /// The failpoint's name is unknown.
     #[error("{found}: expected one of {expected}")]
     UnknownFailpoint {
         /// The text.
         found: String,
-        /// All names.
+        /// Names of all failpoints.
         expected: String,
     },
 }
@@ -223,9 +223,9 @@ impl Error {
         Self::damaged(path, found.min(expected), format!("{expected} bytes"), found)
     }
 
-    /// Whether an older checkpoint may be usable where this one is not: bytes are wrong, missing or
-    /// permanently unreadable. Failures that may pass (no permission, too many open files, a server
-    /// that does not answer) say nothing about the bytes, and starting again may help.
+    /// Returns whether an older checkpoint may be usable where this one is not: bytes are wrong,
+    /// missing or permanently unreadable. Failures that may pass (no permission, too many open
+    /// files, a server that is silent) say nothing about the bytes, and starting again may help.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } => true,
@@ -238,8 +238,8 @@ impl Error {
         }
     }
 
-    /// Returns whether an operation is refused, as writes are by a full or read-only file system:
-    /// it says nothing about others, and waiting does not help.
+    /// Returns whether an operation is refused, as writes are by a full or read-only file system. A
+    /// refusal says nothing about other operations, and waiting does not help.
     pub fn is_refusal(&self) -> bool {
         use ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io(IoError { source, .. }) = self else { return false };
@@ -253,7 +253,7 @@ impl Error {
         source.kind() == CONTRADICTION || self.is_damage() && !self.is_absence()
     }
 
-    /// The same error, of bytes that arrived damaged so often.
+    /// Adds to an error of damage how often the bytes were read.
     pub(crate) fn after_reads(mut self, reads: usize) -> Self {
         if let Self::Damaged { found, .. } = &mut self
             && reads > 1
@@ -273,7 +273,7 @@ impl Error {
         failures.first().map(|failure| failure.rank)
     }
 
-    /// Whether a file does not exist, which on a shared file system may mean: not yet.
+    /// Returns whether a file does not exist, which on a shared file system may mean: not yet.
     pub(crate) fn is_absence(&self) -> bool {
         let Self::Io(IoError { source, .. }) = self else { return false };
         source.kind() == ErrorKind::NotFound

@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// A failpoint of [`Store::save`](crate::Store::save), in the order in which they are reached, or
-/// of a [`Promoter`](crate::promotion::Promoter). Where one is said to be of rank 0, on a tier of
-/// node scope it is of every rank.
+/// Failpoint of [`Store::save`](crate::Store::save), in the order in which they are reached, or of
+/// a [`Promoter`](crate::promotion::Promoter). On a tier of node scope, a failpoint of rank 0 is
+/// reached by every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failpoint {
@@ -26,8 +26,8 @@ pub enum Failpoint {
     MidManifest,
     /// The checkpoint is committed, `LATEST` is not written (rank 0).
     ManifestBeforeLatest,
-    /// In [`Store::apply_retention`](crate::Store::apply_retention): an old checkpoint has lost its
-    /// manifest but not its data (rank 0).
+    /// An old checkpoint has lost its manifest but not its data (rank 0), in
+    /// [`Store::apply_retention`](crate::Store::apply_retention).
     MidRetention,
     /// A shard is copied to the next tier, this rank's index is not.
     MidPromotion,
@@ -36,7 +36,7 @@ pub enum Failpoint {
 }
 
 impl Failpoint {
-    /// Those of a save.
+    /// Failpoints of a save.
     pub const ALL: [Self; 8] = [
         Self::BeforeShard,
         Self::MidShard,
@@ -48,7 +48,7 @@ impl Failpoint {
         Self::MidRetention,
     ];
 
-    /// Those of a promotion.
+    /// Failpoints of a promotion.
     pub const PROMOTION: [Self; 2] = [Self::MidPromotion, Self::PromotionBeforeManifest];
 
     fn name(self) -> &'static str {
@@ -88,7 +88,7 @@ impl FromStr for Failpoint {
     }
 }
 
-/// What happens at failpoints.
+/// Behaviour at failpoints.
 pub trait Failpoints {
     /// Called when this rank reaches a failpoint of a save or of retention, on the thread of that.
     fn hit(&self, failpoint: Failpoint);
@@ -99,7 +99,7 @@ pub trait Failpoints {
     }
 }
 
-/// Nothing happens at any failpoint.
+/// Failpoints that do nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoFailpoints;
 

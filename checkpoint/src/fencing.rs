@@ -16,7 +16,7 @@ use record::files::{Published, random};
 
 const PREFIX: &str = "ATTEMPT-";
 
-/// An attempt of a run that owns its number.
+/// Number that an attempt of a run owns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// Number of the attempt.
@@ -25,7 +25,7 @@ pub struct Claim {
     pub nonce: u32,
 }
 
-/// A claim and the text of its file, which tells it from those of other jobs.
+/// Claim and the text of its file, which distinguishes it from claims of other jobs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Taken {
     pub(crate) claim: Claim,
@@ -68,7 +68,7 @@ impl Store {
         Ok(is_ours)
     }
 
-    /// A number that no attempt has used: one more than the largest in the folder.
+    /// Returns a number that no attempt has used: one more than the largest in the folder.
     ///
     /// # Errors
     /// [`Error::AttemptsExhausted`] when there is none.
@@ -133,7 +133,7 @@ impl Store {
     }
 }
 
-/// What an attempt has left in the folder: a checkpoint or its claim.
+/// Trace of an attempt in the folder: a checkpoint or its claim.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Trace {
     attempt: u64,

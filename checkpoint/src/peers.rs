@@ -1,4 +1,4 @@
-//! How this crate communicates with the other ranks.
+//! Communication of this crate with the other ranks.
 
 use std::error::Error as StdError;
 
@@ -14,9 +14,9 @@ impl PeersError {
     }
 }
 
-/// The ranks of one run. Calls are collective: every rank makes the same ones in the same order.
+/// Ranks of one run. Calls are collective: every rank makes the same calls in the same order.
 pub trait Peers {
-    /// This rank.
+    /// Returns the number of this rank.
     fn rank(&self) -> usize;
     /// Number of ranks.
     fn world(&self) -> usize;

@@ -1,6 +1,6 @@
-//! The tier of an object store keeps the contract of tiers, also when answers are lost, and a store
-//! works on it. `YARDSTICK_VERSITYGW` names the program of another server for the tests that need
-//! no more than a server.
+//! Contract of tiers on the tier of an object store, also when answers are lost, and a store on it.
+//! `YARDSTICK_VERSITYGW` names the program of another server for the tests that need no more than a
+//! server.
 #![allow(unsafe_code)] // the environment of the process names the server
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -26,7 +26,7 @@ use versitygw::VersityGw;
 /// The smallest part that S3 accepts.
 const PART_BYTES: usize = 5 << 20;
 
-/// One server for all tests, and one connection that loses answers: their addresses are in the
+/// Server for all tests, and a connection that loses answers: their addresses are in the
 /// environment of the process when a client is made.
 struct Servers {
     server: S3Server,
@@ -49,7 +49,7 @@ static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
     Servers { server, proxy, lossy }
 });
 
-/// What happens to the answer to one request.
+/// Fault of the answer to one request.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Lost,
@@ -187,7 +187,7 @@ fn keeps_the_contract() {
     assert_eq!((place.open_uploads)(), 0);
 }
 
-/// Once with the folder of the object, and once by another upload of it.
+/// Aborts it once with the folder of the object, and once by another upload of it.
 #[test]
 fn an_upload_that_is_left_open_is_aborted() {
     let place = Place::new("run");
@@ -212,7 +212,7 @@ fn an_upload_that_is_left_open_is_aborted() {
     }
 }
 
-/// One test, as only one answer is lost at a time.
+/// Covers all faults in one test, as only one answer is lost at a time.
 #[test]
 fn lost_answers_change_nothing() {
     let Servers { proxy, lossy, .. } = &*SERVERS;

@@ -1,4 +1,4 @@
-//! The client of object stores, against an S3 server in this process.
+//! Client of object stores, against an S3 server in this process.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../tests/support/s3.rs"]
@@ -21,7 +21,7 @@ fn options(server: &S3Server) -> RemoteOptions {
     RemoteOptions { settings: server.settings(), ..Default::default() }
 }
 
-/// Settings with which no request goes to a proxy of the environment.
+/// Returns settings with which no request goes to a proxy of the environment.
 fn direct<const N: usize>(settings: [(&str, String); N]) -> Vec<(String, String)> {
     let no_proxy = [("AWS_PROXY_URL", "http://127.0.0.1:9"), ("AWS_PROXY_EXCLUDES", "127.0.0.1")];
     let no_proxy = no_proxy.map(|(name, value)| (name, value.to_owned()));
@@ -40,7 +40,7 @@ fn expect_kind<T: std::fmt::Debug>(result: Result<T, IoError>, kind: ErrorKind) 
     error
 }
 
-/// The contract that commits rely on; it comes first for every server that is used.
+/// Checks the contract that commits rely on; it runs first for every server that is used.
 #[test]
 fn the_server_honours_if_none_match() {
     let server = S3Server::start();
@@ -248,7 +248,7 @@ fn a_store_that_only_fails_is_reported_with_the_cause() {
     }
 }
 
-/// The answer is one to another request, each time that the client asks again.
+/// Answers with a response to another request, each time that the client tries again.
 #[test]
 fn an_answer_of_other_bytes_says_nothing_about_the_object() {
     let head = "content-length: 4\r\nlast-modified: Thu, 26 Nov 2026 00:00:00 GMT\r\netag: \"1\"";

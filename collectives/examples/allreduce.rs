@@ -1,4 +1,4 @@
-//! How fast two or more ranks of one machine all-reduce; `bench/allreduce.sh` calls it.
+//! Benchmark of an all-reduce over the ranks of one machine; `bench/allreduce.sh` calls it.
 //!
 //! ```text
 //! mpirun -np 2 allreduce mpi|buffer|plain|memory [ELEMENTS [ROUNDS [scatter|gather]]]

@@ -1,21 +1,21 @@
 //! Communication between ranks: one trait, several backends, one contract suite.
 //!
 //! Every operation works in place on one contiguous buffer, is started without blocking and waited
-//! for with a deadline. Two ways to start operations that overlap computation are safe:
-//! [`scope`] keeps the borrow of every buffer until its operation is over; [`Incoming`] owns a
-//! buffer of which some ranges may be in flight from one call to another. The methods of
-//! `dyn Collective` (`all_reduce_sum`, `barrier`, ...) are the blocking ones, for control messages.
+//! for with a deadline. Two ways to start operations that overlap computation are safe: [`scope`]
+//! keeps the borrow of every buffer until its operation is over; [`Incoming`] owns a buffer of
+//! which some ranges may be in flight from one call to another. The methods of `dyn Collective`
+//! (`all_reduce_sum`, `barrier`, ...) block, and serve control messages.
 //!
 //! `buffer`, another method of `dyn Collective`, creates buffers in the memory on which the backend
 //! is fastest: on MPI, memory that the ranks of a node share.
 //!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests), with
 //! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`contract`] has
-//! functions that check what they all promise. How to add a backend is said in
-//! `src/backends/mod.rs`.
+//! functions that check the promises of all backends. `src/backends/mod.rs` describes how to add
+//! one.
 //!
-//! [`transports`] reads from NCCL's log what it chose for each pair of ranks, and [`LogSettings`]
-//! decides what that log has.
+//! [`transports`] reads from NCCL's log the transport of each pair of ranks, and [`LogSettings`]
+//! controls the content of that log.
 
 mod backends;
 pub mod contract;

@@ -1,4 +1,4 @@
-//! Who allocates, and the ledger of what it was for.
+//! Allocators, and the ledger of the purposes of their memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ pub struct Allocator {
     ledger: Arc<Mutex<Ledger>>,
 }
 
-/// Where buffers are made.
+/// Place of new buffers.
 #[derive(Debug, Clone)]
 enum Memory {
     Host,
@@ -35,9 +35,9 @@ struct Ledger {
 /// One line of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// What the memory is for.
+    /// Purpose of the memory.
     pub purpose: &'static str,
-    /// All that was handed out for it.
+    /// Bytes that were handed out for it.
     pub bytes: u64,
 }
 
@@ -47,7 +47,7 @@ impl Allocator {
         Self::new(Memory::Host)
     }
 
-    /// Allocates in the memory of a device. After a failure buffers have no memory: ask
+    /// Allocates in the memory of a device. After a failure buffers have no memory: check
     /// [`Self::outcome`] when all have been made.
     pub fn cuda(device: &Cuda) -> Self {
         Self::new(Memory::Cuda(device.clone()))
@@ -70,12 +70,12 @@ impl Allocator {
         }
     }
 
-    /// Whether buffers have no memory.
+    /// Returns whether buffers have no memory.
     pub fn is_counting(&self) -> bool {
         matches!(self.memory, Memory::Counting)
     }
 
-    /// Whether all buffers that a device was asked for have memory.
+    /// Checks that all buffers that a device was asked for have memory.
     ///
     /// # Errors
     /// The first allocation that failed.
@@ -83,7 +83,7 @@ impl Allocator {
         self.lock().failure.take().map_or(Ok(()), Err)
     }
 
-    /// The same allocator, recording under this purpose.
+    /// Returns this allocator, recording under another purpose.
     #[must_use]
     pub fn for_purpose(&self, purpose: &'static str) -> Self {
         Self { purpose, ..self.clone() }
@@ -122,7 +122,7 @@ impl Allocator {
         }
     }
 
-    /// What was handed out so far by purpose, in the order in which each was first needed.
+    /// Memory that was handed out so far, by purpose, in the order of first use.
     pub fn items(&self) -> Vec<Item> {
         self.lock().items.clone()
     }
@@ -131,7 +131,7 @@ impl Allocator {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that was handed out so far. What exceeds 64 bits fits nowhere, and stays so.
+    /// Bytes that were handed out so far. A sum above 64 bits fits nowhere, and saturates.
     pub fn total_bytes(&self) -> u64 {
         self.items().iter().fold(0, |total: u64, item| total.saturating_add(item.bytes))
     }

@@ -12,7 +12,7 @@ use crate::cuda::CudaMemory;
 use crate::host::HostMemory;
 use crate::{Element, Place, View, ViewMut};
 
-/// What keeps memory valid that something else made, such as a mapping of a file.
+/// Owner that keeps foreign memory valid, such as a mapping of a file.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
 
 /// `len` elements in one place, zeros at first. Starts at a cache line, on CUDA at 256 bytes.
@@ -23,13 +23,13 @@ pub struct DeviceBuffer<E: Element> {
 }
 
 enum Memory {
-    /// Of this process alone.
+    /// Memory of this process alone.
     Host(HostMemory),
-    /// Made and kept by something else.
+    /// Memory made and kept by another owner.
     Kept { start: NonNull<u8>, _keeper: Keeper },
-    /// Of a CUDA device. Shared only with keepers.
+    /// Memory of a CUDA device. Shared only with keepers.
     Cuda(Arc<CudaMemory>),
-    /// None: only its size was counted.
+    /// No memory: only its size was counted.
     Counted,
 }
 
@@ -51,11 +51,11 @@ impl<E: Element> DeviceBuffer<E> {
         Self { memory: Memory::Counted, len, element: PhantomData }
     }
 
-    /// Host memory that something else made and `keeper` keeps.
+    /// Buffer over host memory that another owner made and `keeper` keeps.
     ///
     /// # Safety
-    /// As long as the keeper lives, `start` is valid for `len` elements, aligned for them, and used
-    /// by nobody else but through what this buffer lends.
+    /// While the keeper lives, `start` is valid for `len` elements, aligned for them, and used by
+    /// nobody else except through what this buffer lends.
     pub unsafe fn from_keeper(start: NonNull<E>, len: usize, keeper: Keeper) -> Self {
         Self {
             memory: Memory::Kept { start: start.cast(), _keeper: keeper },
@@ -69,12 +69,12 @@ impl<E: Element> DeviceBuffer<E> {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the memory is; `None` where only its size was counted.
+    /// Place of the memory; `None` where only its size was counted.
     pub fn place(&self) -> Option<Place> {
         match &self.memory {
             Memory::Host(_) | Memory::Kept { .. } => Some(Place::Host),
@@ -95,7 +95,7 @@ impl<E: Element> DeviceBuffer<E> {
     /// The elements.
     ///
     /// # Panics
-    /// When they are not in the host's memory.
+    /// Panics if they are not in the host's memory.
     pub fn host(&self) -> &[E] {
         // SAFETY: owned and initialized memory of this length; every pattern of bits is valid.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len) }
@@ -104,7 +104,7 @@ impl<E: Element> DeviceBuffer<E> {
     /// The elements, to be written.
     ///
     /// # Panics
-    /// When they are not in the host's memory.
+    /// Panics if they are not in the host's memory.
     pub fn host_mut(&mut self) -> &mut [E] {
         // SAFETY: as above, and borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.start().as_ptr(), self.len) }
@@ -115,7 +115,7 @@ impl<E: Element> DeviceBuffer<E> {
     /// copied.
     ///
     /// # Panics
-    /// When the copy fails.
+    /// Panics if the copy fails.
     #[must_use]
     pub fn filled(mut self, fill: impl FnOnce(&mut [E])) -> Self {
         match &self.memory {
@@ -132,10 +132,10 @@ impl<E: Element> DeviceBuffer<E> {
         self
     }
 
-    /// All elements, lent.
+    /// Borrows all elements.
     ///
     /// # Panics
-    /// When only their size was counted.
+    /// Panics if only their size was counted.
     pub fn view(&self) -> View<'_, E> {
         match &self.memory {
             Memory::Cuda(memory) => View::on_cuda(memory.range(self.len)),
@@ -143,10 +143,10 @@ impl<E: Element> DeviceBuffer<E> {
         }
     }
 
-    /// All elements, lent to be written.
+    /// Borrows all elements for writing.
     ///
     /// # Panics
-    /// When only their size was counted.
+    /// Panics if only their size was counted.
     pub fn view_mut(&mut self) -> ViewMut<'_, E> {
         match &self.memory {
             Memory::Cuda(memory) => ViewMut::on_cuda(memory.range(self.len)),
@@ -182,7 +182,7 @@ impl<E: Element> fmt::Debug for DeviceBuffer<E> {
 mod tests {
     use crate::{Allocator, DeviceBuffer, LINE_BYTES, Place};
 
-    /// On either side of the size from which blocks are mapped.
+    /// Sizes on either side of that from which blocks are mapped.
     #[test]
     fn buffers_are_zeros_from_a_cache_line_on_and_keep_what_is_written() {
         for len in [0, 1, 17, (1 << 20) - 1, 1 << 20, (3 << 20) + 5] {

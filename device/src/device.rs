@@ -28,7 +28,7 @@ impl Device {
     /// Those of that work.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// Panics if the lengths differ.
     pub fn read<E: Element>(&self, elements: View<'_, E>, host: &mut [E]) -> Result<(), Error> {
         match self {
             Self::Host => {
@@ -45,7 +45,7 @@ impl Device {
     /// Those of work that was started before.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// Panics if the lengths differ.
     pub fn write<E: Element>(&self, elements: ViewMut<'_, E>, host: &[E]) -> Result<(), Error> {
         match self {
             Self::Host => {

@@ -1,4 +1,4 @@
-//! What buffers can hold.
+//! Types of the elements of buffers.
 
 mod sealed {
     pub trait Sealed {}

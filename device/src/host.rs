@@ -1,8 +1,8 @@
-//! Memory of the host as loops over vectors like it.
+//! Host memory aligned for vector loops.
 //!
 //! A block from the system's heap starts 16 bytes behind a page, so that every other vector of 64
-//! bytes crosses a cache line. Blocks here start at a line. Large ones are mapped and ask for huge
-//! pages: rows of a matrix lie pages apart, and every address has to be translated.
+//! bytes crosses a cache line. Blocks here start at a line. Large blocks are mapped and request
+//! huge pages: rows of a matrix lie pages apart, and every address has to be translated.
 #![allow(unsafe_code)] // allocation
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -30,10 +30,10 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// So many bytes of zeros from a cache line on.
+    /// Allocates so many bytes of zeros, aligned to a cache line.
     ///
     /// # Panics
-    /// When there is no such block, with the limit behind that.
+    /// Panics if there is no such block, with the limit that is behind it.
     pub(crate) fn zeroed(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, LINE_BYTES).expect("a size below isize::MAX");
         let start = match bytes {

@@ -1,9 +1,9 @@
-//! Where memory is, who allocates it, and who may use it.
+//! Places of memory, its allocation, and the right to use it.
 //!
 //! An [`Allocator`] hands out [`DeviceBuffer`]s of zeros in one [`Place`] and keeps a ledger of
-//! what they are for. A buffer owns its memory; a [`View`] or [`ViewMut`] borrows a range of it.
-//! The memory plan runs the same constructors with [`Allocator::counting`], which hands out buffers
-//! without memory: there is no second list of sizes that has to agree with the first.
+//! their purposes. A buffer owns its memory; a [`View`] or [`ViewMut`] borrows a range of it. The
+//! memory plan runs the same constructors with [`Allocator::counting`], which hands out buffers
+//! without memory: no second list of sizes has to agree with the first.
 //!
 //! ```
 //! use device::Allocator;
@@ -38,7 +38,7 @@ pub use element::Element;
 pub use host::LINE_BYTES;
 pub use view::{View, ViewMut};
 
-/// Where memory is.
+/// Place of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {

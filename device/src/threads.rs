@@ -1,5 +1,5 @@
-//! Starting threads: the limits of a user and of a container keep a process from it, and then the
-//! error has to say what the thread was for.
+//! Starting threads. Limits of a user or a container may prevent it; the error then has to name the
+//! purpose of the thread.
 
 use std::io;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ impl Error {
         Self { purpose: purpose.into(), cause }
     }
 
-    /// Whether an error is of a thread that could not be started.
+    /// Returns whether an error stems from a thread that could not be started.
     pub fn is_behind(error: &(dyn std::error::Error + 'static)) -> bool {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         error.is::<Self>() || inner.is_some_and(|inner| inner.is::<Self>())
@@ -41,7 +41,7 @@ fn limits() -> String {
 /// Starts a thread, which gets the purpose as its name.
 ///
 /// # Errors
-/// When the system has no more.
+/// Fails if the system has no more.
 pub fn spawn<T: Send + 'static>(
     purpose: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -53,7 +53,7 @@ pub fn spawn<T: Send + 'static>(
 /// Starts a thread that borrows from its scope.
 ///
 /// # Errors
-/// When the system has no more.
+/// Fails if the system has no more.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     purpose: &str,
@@ -66,7 +66,7 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
 /// Checks that so many threads can be started, for libraries that panic where they cannot.
 ///
 /// # Errors
-/// When the system has fewer.
+/// Fails if the system has fewer.
 pub fn require(count: usize, purpose: &str) -> Result<(), Error> {
     let gate = Mutex::new(());
     std::thread::scope(|scope| {

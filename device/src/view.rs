@@ -34,13 +34,13 @@ enum ElementsMut<'a, E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CudaRange {
     pub(crate) address: u64,
-    /// In elements.
+    /// Length in elements.
     pub(crate) len: usize,
     pub(crate) ordinal: usize,
 }
 
 impl CudaRange {
-    /// Some of the elements, which have this size.
+    /// Range of the elements, which have this size.
     fn slice(self, range: &Range<usize>, element_bytes: usize) -> Self {
         let len = self.len;
         assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} elements");
@@ -62,12 +62,12 @@ impl<'a, E: Element> View<'a, E> {
         }
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Where the elements are.
+    /// Place of the elements.
     pub fn place(self) -> Place {
         match self.elements {
             Elements::Host(_) => Place::Host,
@@ -78,7 +78,7 @@ impl<'a, E: Element> View<'a, E> {
     /// The elements, which are in the host's memory.
     ///
     /// # Panics
-    /// When they are on another device.
+    /// Panics if they are on another device.
     pub fn host(self) -> &'a [E] {
         match self.elements {
             Elements::Host(host) => host,
@@ -89,7 +89,7 @@ impl<'a, E: Element> View<'a, E> {
     /// The address of the first element in the memory of a CUDA device.
     ///
     /// # Panics
-    /// When the elements are in the host's memory.
+    /// Panics if the elements are in the host's memory.
     pub fn cuda_address(self) -> u64 {
         match self.elements {
             Elements::Cuda(range, _) => range.address,
@@ -97,19 +97,19 @@ impl<'a, E: Element> View<'a, E> {
         }
     }
 
-    /// The same elements, of which the borrow checker knows no owner any more.
+    /// Detaches the elements from the lifetime of their owner.
     ///
     /// # Safety
-    /// As long as the result or a copy of it is used, the elements are neither changed nor freed.
+    /// While the result or a copy of it is used, the elements are neither changed nor freed.
     pub unsafe fn without_owner(self) -> View<'static, E> {
         // SAFETY: only the lifetime differs, and the caller answers for that.
         unsafe { std::mem::transmute::<Self, View<'static, E>>(self) }
     }
 
-    /// Some of the elements.
+    /// Range of the elements.
     ///
     /// # Panics
-    /// When the range does not lie inside.
+    /// Panics if the range does not lie inside.
     #[must_use]
     pub fn slice(self, range: Range<usize>) -> Self {
         let elements = match self.elements {
@@ -132,12 +132,12 @@ impl<'a, E: Element> ViewMut<'a, E> {
         self.as_view().len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the elements are.
+    /// Place of the elements.
     pub fn place(&self) -> Place {
         self.as_view().place()
     }
@@ -145,7 +145,7 @@ impl<'a, E: Element> ViewMut<'a, E> {
     /// The elements, which are in the host's memory.
     ///
     /// # Panics
-    /// When they are on another device.
+    /// Panics if they are on another device.
     pub fn host(self) -> &'a mut [E] {
         match self.elements {
             ElementsMut::Host(host) => host,
@@ -156,12 +156,12 @@ impl<'a, E: Element> ViewMut<'a, E> {
     /// The address of the first element in the memory of a CUDA device.
     ///
     /// # Panics
-    /// When the elements are in the host's memory.
+    /// Panics if the elements are in the host's memory.
     pub fn cuda_address(&self) -> u64 {
         self.as_view().cuda_address()
     }
 
-    /// The same elements, to be read from here on.
+    /// Converts to a read-only view of the elements.
     pub fn into_view(self) -> View<'a, E> {
         let elements = match self.elements {
             ElementsMut::Host(host) => Elements::Host(host),
@@ -170,7 +170,7 @@ impl<'a, E: Element> ViewMut<'a, E> {
         View { elements }
     }
 
-    /// The same elements, to be read.
+    /// Borrows a read-only view of the elements.
     pub fn as_view(&self) -> View<'_, E> {
         let elements = match &self.elements {
             ElementsMut::Host(host) => Elements::Host(host),
@@ -179,7 +179,7 @@ impl<'a, E: Element> ViewMut<'a, E> {
         View { elements }
     }
 
-    /// The same elements for a shorter time.
+    /// Borrows the elements for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_, E> {
         let elements = match &mut self.elements {
             ElementsMut::Host(host) => ElementsMut::Host(host),
@@ -188,10 +188,10 @@ impl<'a, E: Element> ViewMut<'a, E> {
         ViewMut { elements }
     }
 
-    /// Some of the elements.
+    /// Range of the elements.
     ///
     /// # Panics
-    /// When the range does not lie inside.
+    /// Panics if the range does not lie inside.
     #[must_use]
     pub fn slice(self, range: Range<usize>) -> Self {
         let elements = match self.elements {
@@ -206,7 +206,7 @@ impl<'a, E: Element> ViewMut<'a, E> {
     /// The elements before `middle`, and the rest.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// Panics if there are fewer.
     #[must_use]
     pub fn split_at(self, middle: usize) -> (Self, Self) {
         match self.elements {
@@ -223,14 +223,14 @@ impl<'a, E: Element> ViewMut<'a, E> {
 }
 
 impl<'a> ViewMut<'a, f64> {
-    /// The same words as integers: kernels write both kinds of numbers to one buffer, so that the
-    /// host reads it once.
+    /// Reinterprets the words as integers: kernels write both kinds of numbers to one buffer, so
+    /// that the host reads it once.
     pub fn into_words(self) -> ViewMut<'a, u64> {
         match self.elements {
             ElementsMut::Host(host) => {
                 let start = host.as_mut_ptr().cast();
                 // SAFETY: both types have 8 bytes and one alignment, every pattern is valid for
-                // both, and the borrow goes on.
+                // both, and the borrow continues.
                 unsafe { std::slice::from_raw_parts_mut(start, host.len()) }.into()
             }
             ElementsMut::Cuda(range, _) => ViewMut::on_cuda(range),

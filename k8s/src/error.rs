@@ -2,7 +2,7 @@
 
 use record::ExitCode;
 
-/// A result of this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A benchmark file that cannot become a job.
@@ -12,7 +12,7 @@ pub enum Error {
     /// A value is impossible; change the named key.
     #[error("{key} = {found}: expected {expected}")]
     Invalid {
-        /// Dotted path of the key, as in `workload.name`.
+        /// Dotted path of the key, such as `workload.name`.
         key: String,
         /// The value found, as the user wrote it.
         found: String,
@@ -36,7 +36,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A value that is impossible.
+    /// Error of an impossible value.
     pub(crate) fn invalid(
         key: impl Into<String>,
         found: impl ToString,
@@ -45,12 +45,12 @@ impl Error {
         Self::Invalid { key: key.into(), found: found.to_string(), expected: expected.into() }
     }
 
-    /// The error behind an outer message.
+    /// Wraps the error in an outer message.
     pub(crate) fn context(self, message: impl std::fmt::Display) -> Self {
         Self::Of { message: message.to_string(), source: Box::new(self) }
     }
 
-    /// The exit code of a process that ends with it.
+    /// Exit code of a process that ends with this error.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Of { source, .. } => source.exit_code(),

@@ -1,4 +1,4 @@
-//! Which controller runs a job.
+//! The controller that runs a job.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ impl Format {
         labels
     }
 
-    /// The longest name that is made of a job's with so many workers.
+    /// Longest name that the controller derives from the job's name with this number of workers.
     pub(super) fn longest_name(self, name: &str, workers: u32) -> String {
         match self {
             Self::Mpijob | Self::Argo => format!("{name}-worker-{}", workers - 1),

@@ -1,5 +1,5 @@
-//! The launcher's pod: `yardstick launch`, which waits for the workers, runs `mpirun`, and judges
-//! the run by its record.
+//! The launcher's pod: `yardstick launch` waits for the workers, runs `mpirun`, and judges the run
+//! by its record.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -10,7 +10,7 @@ use super::rendered::Job;
 use super::{placement, pod, train, volumes};
 use record::text::duration;
 
-/// The pod of the launcher, which gets these arguments.
+/// Builds the launcher's pod with these arguments.
 pub(super) fn template(job: &Job, arguments: Vec<String>) -> PodTemplateSpec {
     let container =
         Container { resources: Some(resources()), ..pod::container(job, "launcher", arguments) };
@@ -23,7 +23,7 @@ pub(super) fn template(job: &Job, arguments: Vec<String>) -> PodTemplateSpec {
     template
 }
 
-/// It has one ssh session per worker and computes nothing.
+/// Resources of the launcher: it has one ssh session per worker and computes nothing.
 pub(super) fn resources() -> ResourceRequirements {
     let of = |cpu: &str, memory: &str| {
         let all = [("cpu", cpu), ("memory", memory)];
@@ -36,7 +36,7 @@ pub(super) fn resources() -> ResourceRequirements {
     }
 }
 
-/// `launch ... -- train ...`.
+/// Arguments of `launch ... -- train ...`.
 pub(super) fn train(job: &Job) -> Vec<String> {
     let mut all = launch(job, job.benchmark.workload.restarts);
     all.extend(["--".to_owned(), "train".to_owned()]);
@@ -44,8 +44,8 @@ pub(super) fn train(job: &Job) -> Vec<String> {
     all
 }
 
-/// `launch ... -- doctor ...`: the same workers, ranks and tiers. Its report is beside the folder
-/// of the run, because its pods are removed.
+/// Arguments of `launch ... -- doctor ...`, with the same workers, ranks and tiers. The report is
+/// beside the folder of the run, because the doctor's pods are removed.
 pub(super) fn doctor(job: &Job) -> Vec<String> {
     let required = &job.benchmark.workflow.doctor.require;
     let mut all = launch(job, 0);
@@ -59,7 +59,7 @@ pub(super) fn doctor(job: &Job) -> Vec<String> {
     all
 }
 
-/// `launch ...`. Workers beyond `--nodes` are spare. A workflow removes its jobs, with their logs.
+/// Arguments of `launch`. Workers beyond `--nodes` are spare. A workflow removes its jobs and logs.
 fn launch(job: &Job, restarts: u32) -> Vec<String> {
     let workload = &job.benchmark.workload;
     let mut all = vec!["launch".to_owned()];
@@ -78,7 +78,7 @@ fn launch(job: &Job, restarts: u32) -> Vec<String> {
     all
 }
 
-/// How long ranks may take to stop, for the launcher and for its workers.
+/// Flag with the time for ranks to stop, for the launcher and its workers.
 pub(super) fn grace(benchmark: &Benchmark) -> [String; 2] {
     ["--grace".to_owned(), duration::format(benchmark.workload.grace)]
 }

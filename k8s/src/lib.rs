@@ -1,7 +1,7 @@
 //! Jobs for Kubernetes: a benchmark file becomes the objects of an MPIJob.
 //!
-//! Nothing here talks to a cluster. What is rendered depends on the benchmark file, the workload
-//! file that it names, and the version of this program: no time, no random number, no credentials.
+//! Nothing here talks to a cluster. The output depends on the benchmark file, the workload file
+//! that it names, and the version of this program: no time, no random number, no credentials.
 
 mod argo;
 mod benchmark;

@@ -1,5 +1,5 @@
-//! Whether a job can fit the memory of its pods and GPUs, as far as the benchmark file says what
-//! that is: otherwise it would fail only on its nodes.
+//! Checks that a job can fit the memory of its pods and GPUs, if the benchmark file states it:
+//! otherwise the job would fail only on its nodes.
 
 use super::benchmark::{Benchmark, Platform};
 use super::names::quantity;
@@ -13,7 +13,7 @@ const PRODUCT: &str = "nvidia.com/gpu.product";
 /// Label of GKE: the kind of a node's GPUs.
 const ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
 
-/// Its values, and GiB of such a GPU:
+/// Values of this label, and GiB of such a GPU:
 /// <https://cloud.google.com/kubernetes-engine/docs/how-to/gpus>.
 const ACCELERATORS: [(&str, u64); 7] = [
     ("nvidia-l4", 24),
@@ -25,13 +25,13 @@ const ACCELERATORS: [(&str, u64); 7] = [
     ("nvidia-b200", 180),
 ];
 
-/// Memory of a worker's GPUs, and the key of the benchmark file that says so.
+/// Memory of a worker's GPUs, and the key of the benchmark file that sets it.
 struct GpuMemory {
     key: &'static str,
     bytes: u64,
 }
 
-/// Refuses what needs more memory than a worker or its GPUs have.
+/// Refuses a workload that needs more memory than a worker or its GPUs have.
 pub(super) fn check(benchmark: &Benchmark, workload: &dyn Workload) -> Result<()> {
     let per_node = benchmark.workload.ranks_per_node() as usize;
     let ranks = Ranks { world: benchmark.world(), per_node };
@@ -52,7 +52,7 @@ pub(super) fn check(benchmark: &Benchmark, workload: &dyn Workload) -> Result<()
     })
 }
 
-/// Of a quantity of Kubernetes, where `64G` has a thousand million bytes for each.
+/// Bytes of a Kubernetes quantity, whose suffix `G` is 10^9.
 fn bytes(text: &str) -> Option<u64> {
     quantity(text).map(|value| value as u64)
 }

@@ -1,4 +1,4 @@
-//! Names, labels and annotations: what tells which objects are of one job, and what it runs.
+//! Names, labels and annotations, which identify the objects of a job and what it runs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::rendered::Job;
 
-/// Several labels or annotations.
+/// Builds a map of labels or annotations.
 pub(super) fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
@@ -41,7 +41,7 @@ pub(super) fn of_pod(job: &Job) -> ObjectMeta {
     ObjectMeta { labels: Some(labels_of_pod(job)), ..ObjectMeta::default() }
 }
 
-/// Labels of a pod: a proxy in it would stand between ranks, and keep a task from its end.
+/// Labels of a pod, without a proxy: it would sit between ranks, and keep a task from ending.
 pub(super) fn labels_of_pod(job: &Job) -> BTreeMap<String, String> {
     let mut labels = labels(job);
     labels.extend(map([("sidecar.istio.io/inject", "false")]));

@@ -1,4 +1,4 @@
-//! The MPIJob of Kubeflow's mpi-operator, `kubeflow.org/v2beta1`, as far as jobs use it.
+//! The parts of Kubeflow's mpi-operator MPIJob, `kubeflow.org/v2beta1`, that jobs use.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{launcher, metadata, security, worker};
 pub(super) const API_VERSION: &str = "kubeflow.org/v2beta1";
 pub(super) const KIND: &str = "MPIJob";
 
-/// An MPIJob.
+/// MPIJob resource.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct MpiJob {
@@ -65,12 +65,12 @@ struct SchedulingPolicy {
     min_available: u32,
 }
 
-/// The MPIJob of a job.
+/// Builds the MPIJob of a job.
 pub(super) fn of(job: &Job) -> MpiJob {
     running(job, launcher::train(job))
 }
 
-/// An MPIJob with the pods of a job, whose launcher gets these arguments.
+/// Builds an MPIJob with the pods of a job and these arguments of the launcher.
 pub(super) fn running(job: &Job, arguments: Vec<String>) -> MpiJob {
     MpiJob {
         api_version: API_VERSION,
@@ -80,7 +80,7 @@ pub(super) fn running(job: &Job, arguments: Vec<String>) -> MpiJob {
     }
 }
 
-/// Labels of what is submitted: a queue takes it by one of them.
+/// Labels of the submitted object, including the queue that admits it.
 pub(super) fn labels(job: &Job) -> BTreeMap<String, String> {
     let mut labels = metadata::labels(job);
     let queue = job.benchmark.platform.kueue_queue.clone();
@@ -90,8 +90,8 @@ pub(super) fn labels(job: &Job) -> BTreeMap<String, String> {
 
 fn spec(job: &Job, arguments: Vec<String>) -> MpiJobSpec {
     MpiJobSpec {
-        // With "WaitForWorkersReady" one worker that never comes means no launcher: no sentence, no
-        // deadline, and the other workers keep their GPUs. `launch` waits, and names it.
+        // With "WaitForWorkersReady" one missing worker would mean no launcher: no message, no
+        // deadline, and the other workers keep their GPUs. `launch` waits, and names the worker.
         launcher_creation_policy: "AtStartup",
         mpi_implementation: "OpenMPI",
         mpi_replica_specs: ReplicaSpecs {
@@ -104,20 +104,20 @@ fn spec(job: &Job, arguments: Vec<String>) -> MpiJobSpec {
     }
 }
 
-/// Never restarted by the kubelet: the launcher restarts ranks itself, and its log stays whole.
+/// Disables restarts by the kubelet: the launcher restarts ranks itself, and its log stays whole.
 fn replicas(replicas: u32, template: PodTemplateSpec) -> ReplicaSpec {
     ReplicaSpec { replicas, restart_policy: "Never", template }
 }
 
-/// The launcher's verdict is the job's: no second launcher. Workers end with it, and free their
-/// GPUs.
+/// Makes the launcher's result the job's, without a second launcher. Workers end with the launcher,
+/// which frees their GPUs.
 fn run_policy(job: &Job) -> RunPolicy {
     let benchmark = &job.benchmark;
     RunPolicy {
         active_deadline_seconds: benchmark.workload.time_limit.map(|limit| limit.as_secs()),
         backoff_limit: 0,
         clean_pod_policy: "Running",
-        // The launcher is a pod of the gang.
+        // The gang includes the launcher's pod.
         scheduling_policy: benchmark
             .platform
             .gang

@@ -1,14 +1,14 @@
-//! The names and quantities that Kubernetes accepts, and what a message says that is expected.
+//! Names and quantities that Kubernetes accepts, and the text of messages that expect them.
 
 /// Longest DNS label, and longest value of a Kubernetes label.
 pub(super) const LABEL_MAX: usize = 63;
 /// Longest DNS subdomain.
 const SUBDOMAIN_MAX: usize = 253;
 
-/// What [`is_label`] accepts.
+/// Description of what [`is_label`] accepts.
 pub(super) const LABEL: &str = "lower-case letters, digits and inner dashes, at most 63 characters";
 
-/// Whether a text is lower-case letters, digits and inner dashes, at most 63 characters: RFC 1123.
+/// Returns whether a text is at most 63 lower-case letters, digits and inner dashes: RFC 1123.
 pub(super) fn is_label(text: &str) -> bool {
     let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_end = |c: char| is_inner(c) && c != '-';
@@ -18,27 +18,27 @@ pub(super) fn is_label(text: &str) -> bool {
         && text.ends_with(is_end)
 }
 
-/// What [`is_service`] accepts, but for its length.
+/// Description of what [`is_service`] accepts, except for its length.
 pub(super) const SERVICE: &str = "lower-case letters, digits and inner dashes, a letter first";
 
-/// Whether a text is a label that starts with a letter: RFC 1035.
+/// Returns whether a text is a label that starts with a letter: RFC 1035.
 pub(super) fn is_service(text: &str) -> bool {
     is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// What [`is_subdomain`] accepts.
+/// Description of what [`is_subdomain`] accepts.
 pub(super) const SUBDOMAIN: &str =
     "the name of an object: lower-case letters, digits, inner dashes and inner dots";
 
-/// Whether a text is labels with dots between them.
+/// Returns whether a text is labels with dots between them.
 pub(super) fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_MAX && text.split('.').all(is_label)
 }
 
-/// What [`is_qualified`] accepts.
+/// Description of what [`is_qualified`] accepts.
 pub(super) const QUALIFIED: &str = "a name such as domain/name, with the domain in lower case";
 
-/// Whether a text is the key of a label or the name of a resource: `name` or `domain/name`.
+/// Returns whether a text is a label key or resource name: `name` or `domain/name`.
 pub(super) fn is_qualified(text: &str) -> bool {
     let (domain, name) = match text.split_once('/') {
         Some((domain, name)) => (Some(domain), name),
@@ -47,16 +47,16 @@ pub(super) fn is_qualified(text: &str) -> bool {
     domain.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
-/// Whether a text is the name of a resource that a device plugin has: `domain/name`.
+/// Returns whether a text is the resource name of a device plugin: `domain/name`.
 pub(super) fn is_resource(text: &str) -> bool {
     text.contains('/') && is_qualified(text)
 }
 
-/// What [`is_label_value`] accepts.
+/// Description of what [`is_label_value`] accepts.
 pub(super) const LABEL_VALUE: &str =
     "the value of a label: letters, digits, and -, _ or . between them, at most 63 characters";
 
-/// Whether a text is the value of a label.
+/// Returns whether a text is the value of a label.
 pub(super) fn is_label_value(text: &str) -> bool {
     let is_end = |c: char| c.is_ascii_alphanumeric();
     let is_inner = |c: char| is_end(c) || "-_.".contains(c);
@@ -67,22 +67,22 @@ pub(super) fn is_label_value(text: &str) -> bool {
             && text.ends_with(is_end)
 }
 
-/// Whether a text is the name of a file in a ConfigMap.
+/// Returns whether a text is the name of a file in a ConfigMap.
 pub(super) fn is_file_of_config_map(text: &str) -> bool {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=SUBDOMAIN_MAX).contains(&text.len()) && text.chars().all(is_inner) && text != ".."
 }
 
-/// What [`is_variable`] accepts.
+/// Description of what [`is_variable`] accepts.
 pub(super) const VARIABLE: &str = "letters, digits and _, no digit first";
 
-/// Whether a text is the name of an environment variable.
+/// Returns whether a text is the name of an environment variable.
 pub(super) fn is_variable(text: &str) -> bool {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().all(is_inner) && text.starts_with(|c: char| is_inner(c) && !c.is_ascii_digit())
 }
 
-/// Suffixes of quantities, as of cores or bytes, and what they multiply by.
+/// Suffixes of quantities, such as cores or bytes, and their factors.
 const SUFFIXES: [(&str, f64); 16] = [
     ("Ki", 1024.0),
     ("Mi", 1048576.0),
@@ -102,7 +102,7 @@ const SUFFIXES: [(&str, f64); 16] = [
     ("", 1.0),
 ];
 
-/// The value of a quantity, such as `500m`, `.5`, `129e6` or `64Gi`; `None` for what is none.
+/// Value of a quantity, such as `500m`, `.5`, `129e6` or `64Gi`; `None` if invalid.
 ///
 /// <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>
 pub(super) fn quantity(text: &str) -> Option<f64> {
@@ -122,7 +122,7 @@ pub(super) fn quantity(text: &str) -> Option<f64> {
     }
 }
 
-/// Whether a text is a quantity above 0.
+/// Returns whether a text is a quantity above 0.
 pub(super) fn is_quantity(text: &str) -> bool {
     quantity(text).is_some_and(|value| value > 0.0)
 }

@@ -1,5 +1,5 @@
-//! The job's network policy: its pods talk to each other, and resolve names. All else that they may
-//! do is the namespace's (`k8s/base`), which denies what no policy allows.
+//! The job's network policy: its pods talk to each other, and resolve names. Other traffic is up to
+//! the namespace's policies (`k8s/base`), which deny by default.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
@@ -10,12 +10,12 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::metadata;
 use super::rendered::Job;
 
-/// Any TCP port between pods of the job: MPI and NCCL take theirs at random. It has no effect on
+/// Allows any TCP port between pods of the job: MPI and NCCL use random ports. It has no effect on
 /// RDMA.
 ///
-/// It does not bind workers in the network of their node, nor can it name them: they have no
-/// addresses of pods. So it is the launcher's alone then, to and from anywhere: ssh to the nodes,
-/// and the connections with which their daemons call back.
+/// Workers in the network of their node have no pod addresses: the policy neither binds them nor
+/// can name them. It then applies only to the launcher, to and from anywhere: ssh to the nodes, and
+/// the connections of their daemons back to it.
 pub(super) fn policy(job: &Job) -> NetworkPolicy {
     let is_on_host = job.benchmark.platform.host_network;
     let pods = if is_on_host { metadata::launcher_of(job) } else { metadata::pods_of(job) };
@@ -37,9 +37,9 @@ pub(super) fn policy(job: &Job) -> NetworkPolicy {
     NetworkPolicy { metadata: metadata::of_object(job, job.name()), spec: Some(spec) }
 }
 
-/// To port 53 of anything, as the policy `dns` of `k8s/base` allows it: a cache on the node is in
-/// no namespace. A policy for egress denies all else, so without this no name is resolved where the
-/// namespace has not that policy.
+/// Allows port 53 of any address, as the policy `dns` of `k8s/base` does: a cache on the node is in
+/// no namespace. An egress policy denies all else, so without this rule no name resolves in a
+/// namespace without that policy.
 fn dns() -> NetworkPolicyEgressRule {
     let port = |protocol: &str| NetworkPolicyPort {
         protocol: Some(protocol.to_owned()),

@@ -9,7 +9,7 @@ use super::yaml::document;
 use super::{argo, metadata, mpijob, network, paths, trainjob};
 
 impl Job {
-    /// The objects of the job as YAML documents, in the order in which they are needed.
+    /// Renders the objects of the job as YAML documents, in the order in which they are needed.
     ///
     /// # Errors
     /// Exit code 1, should one of them not be serializable.
@@ -26,7 +26,7 @@ impl Job {
         Ok(documents.concat())
     }
 
-    /// The frozen benchmark, and the workload file beside it.
+    /// ConfigMap of the frozen benchmark, and the workload file beside it.
     fn config_map(&self) -> ConfigMap {
         let mut data = metadata::map([(paths::BENCHMARK_FILE, self.frozen.as_str())]);
         data.extend(self.file.iter().map(|file| (file.name.clone(), file.text.clone())));

@@ -1,29 +1,29 @@
-//! Where things are inside of the job's containers: what the image, the operator and the trainer
-//! agree on.
+//! Paths and ports inside the job's containers, on which the image, the operator and the trainer
+//! agree.
 
-/// The claim with the folders of all runs.
+/// Mount of the claim with the folders of all runs.
 pub(super) const RESULTS: &str = "/results";
 /// The shared tier of checkpoints.
 pub(super) const SHARED: &str = "/shared";
 /// The tier of each node.
 pub(super) const NVME: &str = "/nvme";
-/// The frozen benchmark file, and the workload file where it names one.
+/// Folder of the frozen benchmark file, and of the workload file if it names one.
 pub(super) const JOB: &str = "/etc/yardstick";
 /// The frozen benchmark file in that folder.
 pub(super) const BENCHMARK_FILE: &str = "benchmark.toml";
-/// Shared memory: gradients of the ranks of a node, NCCL.
+/// Shared memory for gradients of the ranks of a node, and for NCCL.
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";
-/// The only other folder that can be written: the image's root is read-only.
+/// The only other writable folder: the image's root is read-only.
 pub(super) const TEMPORARY: &str = "/tmp";
 /// Keys of the image's user, mounted by the operator.
 pub(super) const SSH_OF_USER: &str = "/home/yardstick/.ssh";
-/// Keys where containers run as root. The operator gives files here, and only here, mode 0600,
-/// which ssh wants of what belongs to its caller.
+/// Keys if containers run as root. The operator gives files here, and only here, mode 0600, which
+/// ssh requires of its caller's files.
 pub(super) const SSH_OF_ROOT: &str = "/root/.ssh";
-/// All folders of a worker that are not the image's.
+/// All folders of a worker that are not part of the image.
 pub(super) const OF_PODS: [&str; 8] =
     [RESULTS, SHARED, NVME, JOB, SHARED_MEMORY, TEMPORARY, SSH_OF_USER, SSH_OF_ROOT];
-/// Folders of the image that a worker needs: what hides one of them hides the program, sshd or
+/// Folders of the image that a worker needs: a mount over one of them hides the program, sshd or
 /// `mpirun`.
 pub(super) const OF_IMAGE: [&str; 8] = [
     "/usr/local/bin",
@@ -35,10 +35,10 @@ pub(super) const OF_IMAGE: [&str; 8] = [
     "/run/sshd",
     "/home/yardstick",
 ];
-/// Where each worker's sshd listens, and what says that it is ready.
+/// Port of each worker's sshd, which the readiness probe connects to.
 pub(super) const SSH_PORT: i32 = 2222;
-/// Where the exporter of DCGM listens on every node that has one.
+/// Port of the DCGM exporter on every node that has one.
 pub(super) const DCGM_PORT: u16 = 9400;
 
-/// What Argo replaces by the name of a workflow: part of its run's folder.
+/// Placeholder that Argo replaces by the name of a workflow: part of its run's folder.
 pub(super) const WORKFLOW: &str = "{{workflow.name}}";

@@ -1,4 +1,4 @@
-//! On which nodes launcher and workers run.
+//! Placement of launcher and workers on nodes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) fn node_labels(platform: &Platform) -> Option<BTreeMap<String, String
     (!labels.is_empty()).then_some(labels)
 }
 
-/// Which nodes and racks workers of the job do not share.
+/// Anti-affinity that keeps workers of the job on different nodes and racks.
 pub(super) fn affinity(job: &Job) -> Option<Affinity> {
     let platform = &job.benchmark.platform;
     let apart = |topology_key: &str| PodAffinityTerm {
@@ -45,13 +45,13 @@ pub(super) fn affinity(job: &Job) -> Option<Affinity> {
     Some(Affinity { pod_anti_affinity: Some(pod_anti_affinity), ..Affinity::default() })
 }
 
-/// Taints that do not keep workers away: that of GPU nodes on GPUs, and those of the platform.
+/// Tolerations of workers: the taint of GPU nodes with GPUs, and those of the platform.
 pub(super) fn tolerations(job: &Job) -> Option<Vec<Toleration>> {
     tolerations_of(job, job.benchmark.is_on_gpus())
 }
 
-/// Taints that do not keep away what computes nothing. It leaves nodes of GPUs to workers, unless
-/// the platform asks for labels: these may be such nodes' alone.
+/// Tolerations of the launcher, which computes nothing. It leaves GPU nodes to workers, unless the
+/// platform requires labels: only such nodes may have them.
 pub(super) fn tolerations_of_launcher(job: &Job) -> Option<Vec<Toleration>> {
     let is_bound = !job.benchmark.platform.node_labels.is_empty();
     tolerations_of(job, is_bound && job.benchmark.is_on_gpus())

@@ -1,4 +1,4 @@
-//! What the pods of launcher and workers have in common.
+//! Parts that the pods of launcher and workers share.
 
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector,
@@ -11,10 +11,10 @@ use super::rendered::Job;
 use super::volumes::Mounted;
 use super::{metadata, paths, security};
 
-/// How much longer than ranks may take a pod has to end: sshd stops, and logs are written.
+/// Time to terminate that a pod has beyond that of its ranks: sshd stops, and logs are written.
 const GRACE_MARGIN_SECONDS: u64 = 30;
 
-/// The pods of one role.
+/// Builds the pods of one role.
 pub(super) fn template(job: &Job, container: Container, mounted: Vec<Mounted>) -> PodTemplateSpec {
     let mut volumes = Vec::new();
     let mut mounts = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn template(job: &Job, container: Container, mounted: Vec<Mounted>) -
     PodTemplateSpec { metadata: Some(metadata::of_pod(job)), spec: Some(spec) }
 }
 
-/// Pods need no access to the cluster, nor variables of its services.
+/// Builds the spec of a pod, without access to the cluster and without variables of its services.
 fn spec(job: &Job) -> PodSpec {
     let Benchmark { workflow, platform, workload, .. } = &job.benchmark;
     let grace_seconds = workload.grace.as_secs() + GRACE_MARGIN_SECONDS;
@@ -43,7 +43,7 @@ fn spec(job: &Job) -> PodSpec {
     }
 }
 
-/// The secret of the registry that images come from.
+/// Secret of the registry of the images.
 pub(super) fn pull_secrets(workflow: &Workflow) -> Option<Vec<LocalObjectReference>> {
     let name = workflow.images.pull_secret.clone()?;
     Some(vec![LocalObjectReference { name }])
@@ -73,7 +73,7 @@ fn object_store(workflow: &Workflow) -> Option<Vec<EnvFromSource>> {
     Some(vec![EnvFromSource { secret_ref: Some(secret), ..EnvFromSource::default() }])
 }
 
-/// The text as it is: Kubernetes replaces `$(NAME)` by the value of a variable.
+/// Escapes a text: Kubernetes replaces `$(NAME)` by the value of a variable.
 fn literal(text: &str) -> String {
     text.replace("$(", "$$(")
 }
@@ -90,7 +90,7 @@ fn of_field(name: &str, path: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value_from: Some(source), ..EnvVar::default() }
 }
 
-/// Where the pod is, where its tiers are, and what the platform sets.
+/// Variables that name the pod's location and tiers, and those of the platform.
 fn variables(benchmark: &Benchmark) -> Vec<EnvVar> {
     let storage = &benchmark.workflow.storage;
     let mut all =
@@ -102,7 +102,7 @@ fn variables(benchmark: &Benchmark) -> Vec<EnvVar> {
     let nvme = storage.nvme.is_some().then(|| variable("LOCAL_CHECKPOINT_DIR", paths::NVME));
     let shared = storage.shared.is_some().then(|| variable("SHARED_CHECKPOINT_DIR", paths::SHARED));
     all.extend(nvme.into_iter().chain(shared));
-    // Compiled kernels and token files: the home folder cannot be written.
+    // The cache holds compiled kernels and token files: the home folder is read-only.
     let cache = if storage.nvme.is_some() { paths::NVME } else { paths::TEMPORARY };
     all.push(variable("YARDSTICK_CACHE_DIR", &format!("{cache}/cache")));
     let root = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];

@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Job {
     pub(super) benchmark: Benchmark,
-    /// The benchmark as text, without what is not part of it, as comments.
+    /// The benchmark as text, without anything that is not part of it, such as comments.
     pub(super) frozen: String,
-    /// The workload file, where it is not a preset.
+    /// The workload file, unless the workload is a preset.
     pub(super) file: Option<WorkloadFile>,
-    /// What ranks will train.
+    /// Workload that ranks will train.
     workload: Box<dyn Workload>,
     id: String,
     format: Format,
@@ -44,7 +44,7 @@ impl Job {
     /// Flags of the `compare` that judges its runs.
     ///
     /// # Errors
-    /// Exit code 2 for flags of a job whose runs are not compared with anything.
+    /// Exit code 2 for flags of a job whose runs are not compared.
     pub fn compare_flags(&self) -> Result<&[String]> {
         let reporting = &self.benchmark.workflow.reporting;
         if reporting.records.is_none() && !reporting.compare.is_empty() {
@@ -78,7 +78,7 @@ impl Job {
         Ok(job)
     }
 
-    /// What `train` finds out only on the nodes.
+    /// Checks what `train` would detect only on the nodes.
     fn check(&self) -> Result<()> {
         self.check_name()?;
         if self.format == Format::Trainjob {
@@ -103,7 +103,7 @@ impl Job {
         }
     }
 
-    /// The controller makes the names of pods and services of the job's.
+    /// Checks the names of pods and services, which the controller derives from the job's name.
     fn check_name(&self) -> Result<()> {
         let longest = self.format.longest_name(self.name(), self.benchmark.workers());
         if names::is_service(self.name()) && names::is_service(&longest) {
@@ -117,7 +117,7 @@ impl Job {
         Err(Error::invalid("workload.name", self.name(), expected))
     }
 
-    /// What runs it.
+    /// Format of the job, which decides the controller that runs it.
     pub(super) fn format(&self) -> Format {
         self.format
     }
@@ -127,35 +127,35 @@ impl Job {
         self.benchmark.name()
     }
 
-    /// A digest of the benchmark and the workload file.
+    /// Digest of the benchmark and the workload file.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The workload's id, where that does not depend on the content of data files.
+    /// Id of the workload, if it does not depend on the content of data files.
     pub fn workload_id(&self) -> Option<String> {
         self.workload.id()
     }
 
-    /// What names of baselines of its workload contain, as `baseline show --only` takes it.
+    /// Text that names of the workload's baselines contain, for `baseline show --only`.
     pub(super) fn baseline_name(&self) -> String {
         self.workload_id().unwrap_or_else(|| format!("{}-", self.workload.name()))
     }
 
-    /// Name of the object with the job's files, which cannot be changed: one for each id, so that
-    /// an edited benchmark gets one of its own, and no pod an older one. At most 76 of the 253
-    /// characters that it may have.
+    /// Name of the object with the job's files. The object is immutable and has one name per id, so
+    /// that an edited benchmark gets a new object, and no pod an older one. At most 76 of the 253
+    /// characters that a name may have.
     pub(super) fn config_map_name(&self) -> String {
         format!("{}-{}", self.name(), self.id)
     }
 
-    /// What `train` gets as its workload inside of the job.
+    /// Workload argument of `train` inside the job.
     pub fn workload_inside(&self) -> String {
         let file = self.file.as_ref().map(|file| format!("{}/{}", paths::JOB, file.name));
         file.unwrap_or_else(|| self.benchmark.workload.workload.clone())
     }
 
-    /// The arguments of `train` for this preset or file.
+    /// Arguments of `train` for this preset or file.
     pub(super) fn train_arguments(&self, workload: &str) -> Vec<String> {
         train::arguments(&self.benchmark, workload, &self.out())
     }

@@ -1,4 +1,4 @@
-//! Who containers run as, and what they may do.
+//! User and privileges of containers.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, PodSecurityContext, SeccompProfile, SecurityContext,
@@ -7,16 +7,16 @@ use k8s_openapi::api::core::v1::{
 use super::benchmark::Benchmark;
 use super::paths::{SSH_OF_ROOT, SSH_OF_USER};
 
-/// The image's user and group.
+/// User and group of the image.
 const USER: i64 = 1000;
 
-/// Where the operator mounts the job's ssh keys: in the folder of the user.
+/// Mount of the job's ssh keys by the operator: in the home folder of the user.
 pub(super) fn ssh_folder(benchmark: &Benchmark) -> &'static str {
     if benchmark.platform.root { SSH_OF_ROOT } else { SSH_OF_USER }
 }
 
-/// Of a pod. Volumes belong to the group of the image's user. As root they must not: ssh refuses
-/// keys that a group may read.
+/// Security context of a pod. Volumes belong to the group of the image's user. As root they must
+/// not: ssh refuses keys that a group may read.
 pub(super) fn of_pod(benchmark: &Benchmark) -> PodSecurityContext {
     let common = PodSecurityContext {
         seccomp_profile: Some(SeccompProfile {
@@ -38,8 +38,8 @@ pub(super) fn of_pod(benchmark: &Benchmark) -> PodSecurityContext {
     }
 }
 
-/// Of a container. As root, sshd needs what container runtimes grant by default (to change its root
-/// and user), so nothing is dropped then.
+/// Security context of a container. As root, sshd needs the default grants of container runtimes
+/// (to change its root and user), so nothing is dropped then.
 pub(super) fn of_container(benchmark: &Benchmark) -> SecurityContext {
     let list = |name: &str| Some(vec![name.to_owned()]);
     let capabilities = if benchmark.platform.root {

@@ -1,18 +1,18 @@
-//! What ranks run: `train`, with these arguments.
+//! The arguments of `train`, which ranks run.
 
 use super::benchmark::Benchmark;
 use super::format::Format;
 use super::paths;
 use record::text::duration;
 
-/// Folder of the run. Workflows of one template are runs of their own; a job of the same name goes
-/// on with the run.
+/// Folder of the run. Each workflow of a template is a new run; a job of the same name resumes the
+/// run.
 pub(super) fn out(benchmark: &Benchmark, format: Format) -> String {
     let folder = format!("{}/{}", paths::RESULTS, benchmark.name());
     if format == Format::Argo { format!("{folder}/{}", paths::WORKFLOW) } else { folder }
 }
 
-/// What other commands are told of the configuration of `train`, for this preset or file.
+/// Configuration of `train` for other commands, with this preset or file.
 pub(super) fn configuration(benchmark: &Benchmark, named: &str) -> Vec<String> {
     let device = benchmark.is_on_gpus().then(|| "run.device=cuda".to_owned());
     let object = benchmark.workflow.storage.object.as_ref();
@@ -23,7 +23,7 @@ pub(super) fn configuration(benchmark: &Benchmark, named: &str) -> Vec<String> {
     arguments
 }
 
-/// The arguments of `train` for this preset or file, and this folder of the run.
+/// Arguments of `train` for this preset or file, and this folder of the run.
 pub(super) fn arguments(benchmark: &Benchmark, named: &str, out: &str) -> Vec<String> {
     let Benchmark { workflow, workload, .. } = benchmark;
     let reporting = &workflow.reporting;

@@ -1,16 +1,16 @@
-//! The trainer that runs in jobs, as far as rendering has to ask it.
+//! Interface to the trainer that runs in jobs, as far as rendering needs it.
 
 use std::fmt::Debug;
 
-/// The trainer of the version that renders.
+/// Trainer of the version that renders.
 pub trait Trainer {
     /// Returns whether a workload of this name is built in.
     fn is_preset(&self, name: &str) -> bool;
 
-    /// The workload that `train` runs with these arguments.
+    /// Loads the workload that `train` runs with these arguments.
     ///
     /// # Errors
-    /// Why `train` refuses it, or which setting has a secret, which a job would show.
+    /// Reason why `train` refuses it, or a setting with a secret, which a job would expose.
     fn load(&self, arguments: &[String]) -> Result<Box<dyn Workload>, String>;
 
     /// Checks names of the doctor's checks.
@@ -22,57 +22,57 @@ pub trait Trainer {
 
 /// A workload with the settings of its run.
 pub trait Workload: Debug {
-    /// Its name: of a preset, or of its file.
+    /// Name of the preset or of the file.
     fn name(&self) -> &str;
 
-    /// Its id, where that does not depend on the content of data files.
+    /// Id of the workload, if it does not depend on the content of data files.
     fn id(&self) -> Option<String>;
 
     /// Returns whether it runs on CUDA devices.
     fn is_on_cuda(&self) -> bool;
 
-    /// Paths and URLs that it reads.
+    /// Paths and URLs that the workload reads.
     fn inputs(&self) -> Vec<&str>;
 
-    /// Checks that its batch divides among so many ranks.
+    /// Checks that the batch divides among this number of ranks.
     ///
     /// # Errors
     /// The key that does not fit.
     fn check(&self, world: usize) -> Result<(), String>;
 
-    /// Checks whether a rank fits. What is refused does not fit for sure: threads of the nodes are
-    /// not known, so the plan is that of one, and an estimate may be too high.
+    /// Checks whether a rank fits. A refused workload certainly does not fit: the threads of the
+    /// nodes are not known, so the plan is that of one thread, and an estimate may be too high.
     ///
     /// # Errors
-    /// What does not fit, and why.
+    /// The memory that does not suffice, and the reason.
     fn check_memory(&self, ranks: Ranks, memory: Memory) -> Result<(), NoRoom>;
 }
 
 /// Ranks of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct Ranks {
-    /// All of them.
+    /// Number of all ranks.
     pub world: usize,
-    /// Those of a node.
+    /// Number of ranks of a node.
     pub per_node: usize,
 }
 
-/// Memory of a node, where it is known.
+/// Memory of a node, if known.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// Bytes of its pod.
+    /// Bytes of the pod.
     pub pod_bytes: Option<u64>,
-    /// Bytes of each of its GPUs.
+    /// Bytes of each GPU.
     pub gpu_bytes: Option<u64>,
 }
 
-/// Memory that does not suffice.
+/// Error of a workload that does not fit its memory.
 #[derive(Debug)]
 pub enum NoRoom {
-    /// There is no plan, whatever the memory: the key that is wrong.
+    /// There is no plan, whatever the memory: the invalid key.
     Refused(String),
-    /// That of a GPU, and why.
+    /// The GPU's memory does not suffice: the reason.
     Gpu(String),
-    /// That of the pod, and why.
+    /// The pod's memory does not suffice: the reason.
     Pod(String),
 }

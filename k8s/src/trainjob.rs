@@ -1,8 +1,8 @@
-//! The TrainJob of Kubeflow's trainer, `trainer.kubeflow.org/v1alpha1`, and its runtime, as far as
-//! jobs use them.
+//! The parts of Kubeflow's trainer TrainJob, `trainer.kubeflow.org/v1alpha1`, and of its runtime
+//! that jobs use.
 //!
-//! The runtime has everything: the trainer writes the hostfile and the ssh keys for it. Its names
-//! of replicated jobs (`launcher`, `node`) and containers (`node`) are fixed.
+//! The runtime defines everything: the trainer writes the hostfile and the ssh keys for it. Its
+//! names of replicated jobs (`launcher`, `node`) and containers (`node`) are fixed.
 
 use k8s_openapi::api::batch::v1::{JobSpec, JobTemplateSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -18,7 +18,7 @@ const API_VERSION: &str = "trainer.kubeflow.org/v1alpha1";
 const LAUNCHER: &str = "launcher";
 const NODE: &str = "node";
 
-/// How a job of this name is run: the pods, and the trainer's part.
+/// Runtime of a single job: its pods, and the trainer's settings.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TrainingRuntime {
@@ -93,7 +93,7 @@ struct DependsOn {
     status: &'static str,
 }
 
-/// What is submitted: a reference to the runtime.
+/// Submitted object: a reference to the runtime.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TrainJob {
@@ -117,7 +117,7 @@ struct RuntimeRef {
     name: String,
 }
 
-/// Refuses what the trainer cannot do.
+/// Refuses benchmarks that the trainer cannot run.
 ///
 /// # Errors
 /// Exit code 2 with the key and the reason.
@@ -142,7 +142,7 @@ pub(super) fn check(benchmark: &Benchmark) -> Result<()> {
     Ok(())
 }
 
-/// The runtime of a job.
+/// Builds the runtime of a job.
 pub(super) fn runtime(job: &Job) -> TrainingRuntime {
     let workload = &job.benchmark.workload;
     TrainingRuntime {
@@ -164,10 +164,10 @@ pub(super) fn runtime(job: &Job) -> TrainingRuntime {
     }
 }
 
-/// Workers first: the launcher is made when all of them are ready. The job is what the launcher
-/// says, and nothing is started again but by it: without a failure policy JobSet fails with its
-/// first job. A policy with `maxRestarts: 0` says the same, but the trainer, which leaves out
-/// zeros when it writes, could then never put its finalizer on the runtime: policies are immutable.
+/// Starts the launcher once all workers are ready. The launcher's result is the job's, and only the
+/// launcher restarts ranks: without a failure policy JobSet fails with its first job. A policy with
+/// `maxRestarts: 0` means the same, but the trainer omits zeros when it writes, and could then
+/// never put its finalizer on the runtime: policies are immutable.
 fn job_set(job: &Job) -> JobSetSpec {
     let limit_seconds = job.benchmark.workload.time_limit.map(|limit| limit.as_secs());
     let workers = i32::try_from(job.benchmark.workers()).unwrap_or(i32::MAX);
@@ -202,7 +202,7 @@ fn replicated(
         template,
         ..JobSpec::default()
     };
-    // By this label the trainer knows whose number it sets to that of nodes.
+    // This label marks the job whose number of pods the trainer sets to that of nodes.
     let labels = (name == NODE)
         .then(|| metadata::map([("trainer.kubeflow.org/trainjob-ancestor-step", "trainer")]));
     let metadata = labels.map(|labels| ObjectMeta { labels: Some(labels), ..Default::default() });
@@ -210,7 +210,7 @@ fn replicated(
     ReplicatedJob { depends_on, name, replicas: 1, template }
 }
 
-/// The TrainJob of a job.
+/// Builds the TrainJob of a job.
 pub(super) fn of(job: &Job) -> TrainJob {
     TrainJob {
         api_version: API_VERSION,

@@ -1,4 +1,4 @@
-//! Volumes of pods, and where containers have them.
+//! Volumes of pods, and their mounts in containers.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, EmptyDirVolumeSource, EphemeralVolumeSource, HostPathVolumeSource,
@@ -11,14 +11,14 @@ use super::benchmark::{Benchmark, Nvme, NvmeClaim};
 use super::paths;
 use super::rendered::Job;
 
-/// A volume and where a container has it.
+/// A volume and its mount in a container.
 #[derive(Debug)]
 pub(super) struct Mounted {
     pub(super) volume: Volume,
     pub(super) mount: VolumeMount,
 }
 
-/// A volume of this name at this path.
+/// Builds a volume of this name, mounted at this path.
 fn mounted(name: &str, path: &str, source: Volume) -> Mounted {
     Mounted {
         volume: Volume { name: name.to_owned(), ..source },
@@ -54,7 +54,7 @@ pub(super) fn of_worker(job: &Job) -> Vec<Mounted> {
     all
 }
 
-/// Volumes of a step of a workflow: what it reads, and where it may write.
+/// Volumes of a workflow task: its inputs, and its writable folders.
 pub(super) fn of_step(job: &Job) -> Vec<Mounted> {
     let storage = &job.benchmark.workflow.storage;
     let results = mounted("results", paths::RESULTS, claim(&storage.results));
@@ -71,7 +71,7 @@ fn common(job: &Job) -> Vec<Mounted> {
     all
 }
 
-/// The frozen benchmark, and the workload file.
+/// Volume of the frozen benchmark and the workload file.
 fn files(job: &Job) -> Mounted {
     read_only(mounted("job", paths::JOB, config_map(&job.config_map_name())))
 }
@@ -104,7 +104,7 @@ fn on_node(nvme: &Nvme) -> Volume {
     }
 }
 
-/// A folder that must exist: one that the kubelet made would belong to root.
+/// Folder that must exist: a folder that the kubelet creates would belong to root.
 fn host_path(path: &str) -> Volume {
     let source =
         HostPathVolumeSource { path: path.to_owned(), type_: Some("Directory".to_owned()) };

@@ -14,7 +14,7 @@ use super::paths::SSH_PORT;
 use super::rendered::Job;
 use super::{launcher, placement, pod, volumes};
 
-/// The pods of workers.
+/// Builds the pods of workers.
 pub(super) fn template(job: &Job) -> PodTemplateSpec {
     let platform = &job.benchmark.platform;
     let container = Container {
@@ -58,13 +58,13 @@ fn ports(benchmark: &Benchmark) -> Vec<ContainerPort> {
     std::iter::once(port("ssh", SSH_PORT)).chain(metrics).collect()
 }
 
-/// Without a probe, ready means only that the container was started.
+/// Probes sshd: without a probe, ready means only that the container was started.
 fn readiness() -> Probe {
     let socket = TCPSocketAction { port: IntOrString::Int(SSH_PORT), host: None };
     Probe { tcp_socket: Some(socket), period_seconds: Some(2), ..Probe::default() }
 }
 
-/// Limits that are requests as well: a worker gets what it is measured with.
+/// Resources of a worker. Requests equal limits, so that a worker gets what it is measured with.
 fn resources(benchmark: &Benchmark) -> ResourceRequirements {
     let Benchmark { platform, workload, .. } = benchmark;
     let mut limits = BTreeMap::new();

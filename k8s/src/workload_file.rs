@@ -1,4 +1,4 @@
-//! The workload file that goes with a job.
+//! The workload file of a job.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use super::{names, paths};
 use crate::error::{Error, Result};
 use record::limits::CONFIG_BYTES_MAX;
 
-/// The file of a workload that is not a preset.
+/// File of a workload that is not a preset.
 #[derive(Debug)]
 pub(super) struct WorkloadFile {
-    /// On this machine.
+    /// Path on this machine.
     pub(super) path: String,
-    /// Inside of the job.
+    /// Name inside the job.
     pub(super) name: String,
     pub(super) text: String,
 }
 
 impl WorkloadFile {
-    /// That of a benchmark, relative to the folder of the benchmark file; `None` for a preset.
+    /// Reads the workload file, relative to the folder of the benchmark file; `None` for a preset.
     ///
     /// # Errors
-    /// Exit code 2 for one that cannot be read, or that a ConfigMap cannot have.
+    /// Exit code 2 for a file that cannot be read, or that a ConfigMap cannot hold.
     pub(super) fn of(
         benchmark: &Benchmark,
         folder: &Path,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::error::Result;
 
-/// A document of a YAML stream.
+/// Serializes a document of a YAML stream.
 pub(super) fn document(object: &impl Serialize) -> Result<String> {
     let yaml = serde_saphyr::to_string(object)?;
     Ok(format!("---\n{}\n", yaml.trim_end()))

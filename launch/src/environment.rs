@@ -1,15 +1,15 @@
-//! Environment variables that a library reads when it is first called.
+//! Environment variables that a library reads on its first call.
 #![allow(unsafe_code)] // std::env::set_var
 
 use std::io;
 
 use crate::error::Error;
 
-/// Sets a variable of this process, at its start: before anything of it runs on another thread.
+/// Sets a variable of this process at its start, before any other thread runs.
 ///
 /// # Errors
-/// [`Error::System`] when there are other threads, or when that cannot be told: they may be reading
-/// the environment.
+/// [`Error::System`] when there are other threads, which may be reading the environment, or when
+/// that cannot be determined.
 pub fn set_variable(name: &str, value: &str) -> Result<(), Error> {
     let refused = |source| Error::System { action: format!("set {name}"), source };
     let threads = std::fs::read_dir("/proc/self/task").map_err(refused)?.count();
@@ -18,7 +18,7 @@ pub fn set_variable(name: &str, value: &str) -> Result<(), Error> {
         return Err(refused(io::Error::other(text)));
     }
     // SAFETY: no other thread reads or writes the environment meanwhile: there is none, and only
-    // this one could start one.
+    // this thread could start one.
     unsafe { std::env::set_var(name, value) };
     Ok(())
 }
@@ -27,7 +27,7 @@ pub fn set_variable(name: &str, value: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// Where it succeeds is shown by whole processes, in `tests/cuda_nccl.rs`.
+    /// Only refusal is tested here; `tests/cuda_nccl.rs` shows success in whole processes.
     #[test]
     fn a_variable_is_not_set_beside_other_threads() {
         let name = "YARDSTICK_TEST_SET_VARIABLE";

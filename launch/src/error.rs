@@ -9,12 +9,12 @@ use crate::expected::Expected;
 use crate::launcher::{Launcher, LauncherKind};
 use record::text::count;
 
-/// Errors of this crate; each says what was expected, what was found, and what to do.
+/// Errors of this crate; each states what was expected, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A launcher's variable is missing although another one is set, or is not a number in range:
-    /// the environment is not fit.
+    /// the environment is inconsistent.
     #[error(
         "expected {variable} to be {expected}, found {found:?}: \
          the environment of a launcher is incomplete (start through it, or unset its variables)"
@@ -22,9 +22,9 @@ pub enum Error {
     Variable {
         /// Name of the environment variable.
         variable: &'static str,
-        /// What it should have been.
+        /// Expected value.
         expected: String,
-        /// What it was; empty when absent.
+        /// Value found; empty when absent.
         found: String,
     },
     /// MPI is needed, but this binary was built without it: use another build.
@@ -33,16 +33,16 @@ pub enum Error {
          is on by default), or start one process alone", describe(launcher.as_ref())
     )]
     WithoutMpi {
-        /// Who started this process; `None` where the backend was requested by name.
+        /// Launcher of this process; `None` if the backend was requested by name.
         launcher: Option<Launcher>,
     },
-    /// The single backend was requested where a launcher started several ranks.
+    /// The single backend was requested, but a launcher started several ranks.
     #[error(
         "collectives.backend is single, but this process is {launcher}: start it without the \
          launcher, or choose the backend mpi"
     )]
     SingleBackendUnderLauncher {
-        /// Who started it.
+        /// Launcher of this process.
         launcher: Launcher,
     },
     /// The launcher and the MPI library disagree: use the `mpirun` of the library in the binary.
@@ -52,15 +52,15 @@ pub enum Error {
          of the binary)"
     )]
     WorldMismatch {
-        /// Who started it.
+        /// Kind of the launcher.
         kind: LauncherKind,
-        /// Rank from the environment.
+        /// Rank in the environment.
         launcher_rank: usize,
-        /// World from the environment.
+        /// World size in the environment.
         launcher_world: usize,
-        /// Rank from MPI.
+        /// Rank by MPI.
         rank: usize,
-        /// World from MPI.
+        /// World size by MPI.
         world: usize,
     },
     /// The rendezvous of the ranks failed.
@@ -77,7 +77,7 @@ pub enum Error {
         /// The backend's error.
         source: collectives::Error,
     },
-    /// The ranks are not those that the supervisor of the launch asked for.
+    /// The ranks are not those that the supervisor of the launch requested.
     #[error(
         "expected {} on {}, found {} on {}: mpirun did not follow its host file, or hosts have the \
          same name",
@@ -87,12 +87,12 @@ pub enum Error {
         found.nodes
     )]
     UnexpectedWorld {
-        /// What was asked for.
+        /// Requested ranks and hosts.
         expected: Expected,
-        /// What there is.
+        /// Actual ranks and hosts.
         found: Expected,
     },
-    /// A rank runs in the launcher of an MPIJob, which is no worker.
+    /// A rank runs in the launcher of an MPIJob, which is not a worker.
     #[error(
         "this rank runs on the launcher, {host}, which is not in {hostfile}: mpirun has ignored \
          that file (Open MPI 5 does unless it is given --hostfile); start with `yardstick launch`"
@@ -100,7 +100,7 @@ pub enum Error {
     RankOnLauncher {
         /// Name of this host.
         host: String,
-        /// The host file that was not followed.
+        /// Host file that was ignored.
         hostfile: &'static str,
     },
     /// A host file cannot be used.
@@ -108,13 +108,13 @@ pub enum Error {
     Hostfile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Problem with the file.
         text: String,
     },
-    /// What a launch is asked for is impossible.
+    /// The request of a launch is impossible.
     #[error("{text}")]
     Request {
-        /// What was expected and found.
+        /// Expectation and finding.
         text: String,
     },
     /// `mpirun` cannot be used.
@@ -124,23 +124,23 @@ pub enum Error {
     Mpirun {
         /// The program.
         program: PathBuf,
-        /// What is wrong with it.
+        /// Problem with the program.
         text: String,
     },
-    /// Not as many hosts as needed have answered in time.
+    /// Too few hosts have answered in time.
     #[error(
         "expected {}, found {ready} after {} s; missing: {absent}",
         count(*expected, "host"),
         wait.as_secs()
     )]
     HostsMissing {
-        /// How many are needed.
+        /// Number of hosts that are needed.
         expected: usize,
-        /// How many answer.
+        /// Number of hosts that answer.
         ready: usize,
-        /// How long they were waited for.
+        /// Time that was waited for them.
         wait: Duration,
-        /// The others, each with why it does not answer.
+        /// Missing hosts, each with the reason.
         absent: String,
     },
     /// The folder of the run does not answer.
@@ -150,15 +150,15 @@ pub enum Error {
     StorageHung {
         /// The folder.
         place: String,
-        /// How long it was waited for.
+        /// Time that was waited for it.
         wait: Duration,
     },
     /// Two hosts that should be different are the same.
     #[error("expected different hosts, but {} and {} are both {same}", names[0], names[1])]
     SameHost {
-        /// Their names in the host file.
+        /// Names of the hosts in the host file.
         names: [String; 2],
-        /// What they have in common.
+        /// Property that they share.
         same: String,
     },
     /// A host has another version of the program.
@@ -166,9 +166,9 @@ pub enum Error {
     AgentVersion {
         /// The host.
         host: String,
-        /// The version of the supervisor.
+        /// Version of the supervisor.
         expected: String,
-        /// That of the agent.
+        /// Version of the agent.
         found: String,
     },
     /// The ssh server of a worker does not serve.
@@ -176,9 +176,9 @@ pub enum Error {
     Sshd {
         /// The program.
         program: PathBuf,
-        /// The port that it was to listen on.
+        /// Port to listen on.
         port: u16,
-        /// What it said.
+        /// Output of the program.
         text: String,
     },
     /// A thread could not be started.
@@ -187,7 +187,7 @@ pub enum Error {
     /// The operating system refused.
     #[error("cannot {action}: the operating system refused: {}", process_limits::explained(source))]
     System {
-        /// What was tried, as in `bind a thread to cores [0, 1]`.
+        /// Attempted action, such as `bind a thread to cores [0, 1]`.
         action: String,
         /// The system's answer.
         source: std::io::Error,
@@ -195,7 +195,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cause may be another rank: the process then ends with exit code 5.
+    /// Returns whether another rank may be the cause: the process then ends with exit code 5.
     pub fn is_peer_failure(&self) -> bool {
         match self {
             Self::Rendezvous { source, .. } | Self::Open { source } => source.is_peer_failure(),

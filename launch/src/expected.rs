@@ -1,6 +1,6 @@
-//! The world that a launch is to have, as its supervisor tells every rank.
+//! The world that the supervisor of a launch expects, which it passes to every rank.
 //!
-//! A launcher that ignores its host file starts all ranks on its own host, or each alone, and
+//! A launcher that ignores its host file starts all ranks on its own host, or each alone, and still
 //! succeeds.
 
 use std::path::Path;
@@ -10,34 +10,34 @@ use crate::error::Error;
 /// Ranks and hosts of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
-    /// R.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Different hosts of these.
+    /// Number of different hosts of these ranks.
     pub nodes: usize,
 }
 
 const RANKS: &str = "YARDSTICK_EXPECTED_RANKS";
 const NODES: &str = "YARDSTICK_EXPECTED_NODES";
 
-/// What the mpi-operator tells a container that it is.
+/// Variable with the role of a container, set by the mpi-operator.
 const OPERATOR_ROLE: &str = "K_MPI_JOB_ROLE";
 
-/// Where it mounts the host file of a launcher.
+/// Host file that the mpi-operator mounts in a launcher.
 const OPERATOR_HOSTFILE: &str = "/etc/mpi/hostfile";
 
 impl Expected {
-    /// Names of its environment variables.
+    /// Names of the environment variables.
     pub(crate) const VARIABLES: [&'static str; 2] = [RANKS, NODES];
 
-    /// As environment variables.
+    /// Formats the values as environment variables.
     pub(crate) fn variables(self) -> [(&'static str, String); 2] {
         [(RANKS, self.ranks.to_string()), (NODES, self.nodes.to_string())]
     }
 
-    /// From environment variables; `None` without a supervisor.
+    /// Reads environment variables; `None` without a supervisor.
     ///
     /// # Errors
-    /// [`Error::Variable`] for one that is not a number.
+    /// [`Error::Variable`] for a variable that is not a number.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Error> {
         let number = |name: &'static str| match variable(name) {
             None => Ok(None),
@@ -51,7 +51,7 @@ impl Expected {
         Ok(both.map(|(ranks, nodes)| Self { ranks, nodes }))
     }
 
-    /// Compares with the world that there is.
+    /// Compares the expected world with the actual one.
     ///
     /// # Errors
     /// [`Error::UnexpectedWorld`].
@@ -82,7 +82,7 @@ pub(super) fn refuse_on_operator_launcher(
     Err(Error::RankOnLauncher { host: host.to_owned(), hostfile: OPERATOR_HOSTFILE })
 }
 
-/// Host files have full names, hosts the first part of them.
+/// Returns whether a host is listed. Host files have full names, hosts the first part of them.
 fn is_listed(hosts: &str, host: &str) -> bool {
     let first_part = |line: &str| line.split([' ', ':', '.']).next().unwrap_or_default().to_owned();
     hosts.lines().any(|line| first_part(line) == first_part(host))

@@ -1,4 +1,4 @@
-//! The hosts of a job, as launchers list them in a file.
+//! The hosts of a job in a launcher's host file.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -9,43 +9,43 @@ use crate::error::Error;
 /// A host on which ranks may run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Its name, as it is to be resolved.
+    /// Name to resolve.
     pub name: String,
-    /// As whom it is reached; `None` where the file does not say.
+    /// User to log in as; `None` if the file does not name one.
     pub user: Option<String>,
-    /// Port of its ssh server; `None` where the file does not say.
+    /// Port of its ssh server; `None` if the file does not name one.
     pub port: Option<u16>,
-    /// How many ranks it takes; `None` where the file does not say.
+    /// Number of ranks that it takes; `None` if the file does not give one.
     pub slots: Option<usize>,
 }
 
 impl Host {
-    /// A host of which only the name is known, and maybe the slots.
+    /// Creates a host with only a name, and optional slots.
     pub fn new(name: &str, slots: Option<usize>) -> Self {
         Self { name: name.to_owned(), user: None, port: None, slots }
     }
 
-    /// `NAME`, or `USER@NAME`, as ssh and Open MPI take it.
+    /// Formats the host as `NAME` or `USER@NAME`, as ssh and Open MPI accept it.
     pub(crate) fn address(&self) -> String {
         self.user.as_ref().map_or_else(|| self.name.clone(), |user| format!("{user}@{}", self.name))
     }
 }
 
-/// Whether two names are the same in DNS: capitals and the dot of the root do not count. Parts of a
-/// name do: `node1` of another domain is another host.
+/// Returns whether two names are equal in DNS, ignoring case and the dot of the root. Parts of a
+/// name count: `node1` of another domain is another host.
 pub(crate) fn are_same_name(one: &str, other: &str) -> bool {
     let rooted = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
     rooted(one) == rooted(other)
 }
 
-/// Where the mpi-operator mounts it in the launcher.
+/// Host file that the mpi-operator mounts in the launcher.
 const OPERATOR_FILE: &str = "/etc/mpi/hostfile";
 
 /// Variables that name it: of Open MPI as the mpi-operator sets it, and of both kinds of Hydra.
 const VARIABLES: [&str; 3] =
     ["OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"];
 
-/// The host file that a launcher's environment names, or that of the mpi-operator where it exists.
+/// Finds the host file of a launcher's environment, or that of the mpi-operator if it exists.
 pub fn default_hostfile() -> Option<PathBuf> {
     let named = VARIABLES.iter().find_map(std::env::var_os).filter(|path| !path.is_empty());
     named.map(PathBuf::from).or_else(|| {
@@ -54,11 +54,11 @@ pub fn default_hostfile() -> Option<PathBuf> {
     })
 }
 
-/// Reads a host file as `mpirun` does: a host a line, as in `HOST slots=N` (Open MPI) or `HOST:N`
-/// (Hydra, Intel MPI). Slots of a host that is listed again are added, as in the files of PBS,
-/// where each of its lines is a slot.
+/// Reads a host file as `mpirun` does: a host per line, as in `HOST slots=N` (Open MPI) or `HOST:N`
+/// (Hydra, Intel MPI). Slots of a repeated host are added, as in the files of PBS, where each line
+/// of a host is a slot.
 ///
-/// What else a line may have is in Open MPI's `orte/util/hostfile/hostfile_lex.l`, and in
+/// The full syntax of a line is in Open MPI's `orte/util/hostfile/hostfile_lex.l`, and in
 /// `HYDU_process_mfile_token` of MPICH.
 ///
 /// # Errors
@@ -96,7 +96,7 @@ fn parse(text: &str) -> Result<Vec<Host>, String> {
     }
 }
 
-/// The lines without `/* */`, which may be over several of them, and what follows `#` or `//`.
+/// Removes `/* */`, which may span several lines, and everything after `#` or `//`.
 fn without_comments(text: &str) -> Vec<String> {
     let mut is_inside = false;
     let without = |line| {
@@ -120,7 +120,7 @@ fn without_comments(text: &str) -> Vec<String> {
     text.lines().map(without).collect()
 }
 
-/// The host in a line; else the part that is malformed.
+/// Parses the host in a line; the error is the malformed part.
 fn host(line: &str) -> Result<Host, String> {
     // White space may be around `=`.
     let line = line.split('=').map(str::trim).collect::<Vec<_>>().join("=");
@@ -145,7 +145,7 @@ fn host(line: &str) -> Result<Host, String> {
     Ok(host)
 }
 
-/// A host by the first word of a line.
+/// Parses the first word of a line, which names a host.
 fn named(word: &str) -> Result<Host, String> {
     let (user, rest) = match word.split_once('@') {
         Some((user, rest)) => (Some(user.to_owned()), rest),
@@ -175,7 +175,7 @@ fn slots(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// `USER@NAME` and slots of each host.
+    /// Returns `USER@NAME` and slots of each host.
     fn found(text: &str) -> Vec<(String, Option<usize>)> {
         let hosts = parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         hosts.into_iter().map(|host| (host.address(), host.slots)).collect()

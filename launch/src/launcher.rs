@@ -1,4 +1,4 @@
-//! Programs that start ranks, and what they say about a process.
+//! Programs that start ranks, and the variables that they set for a process.
 
 use std::fmt;
 
@@ -29,19 +29,19 @@ impl fmt::Display for LauncherKind {
     }
 }
 
-/// What a launcher's variables say about this process.
+/// A process according to its launcher's variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launcher {
-    /// Which launcher.
+    /// Kind of the launcher.
     pub kind: LauncherKind,
     /// Rank of this process.
     pub rank: usize,
-    /// R, number of ranks; PMIx has no variable for it.
+    /// Number of ranks; PMIx has no variable for it.
     pub world: Option<usize>,
 }
 
 impl fmt::Display for Launcher {
-    /// As in `rank 1 of 4, started by Open MPI's mpirun`.
+    /// Formats the rank and its launcher, as in `rank 1 of 4, started by Open MPI's mpirun`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, rank, world } = self;
         match world {

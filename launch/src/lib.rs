@@ -1,7 +1,7 @@
-//! How ranks start and stop: bootstrap over MPI, placement on nodes and cores, signals, and on
-//! clusters what runs beside ranks: the [`supervisor`] that starts `mpirun`, its [`agent`] on every
-//! host, and the [`worker`] that is the first process of a pod. The [`doctor`] says whether hosts
-//! are fit for that.
+//! Start and stop of ranks: bootstrap over MPI, placement on nodes and cores, and signals. On
+//! clusters, programs run beside ranks: the [`supervisor`] that starts `mpirun`, its [`agent`] on
+//! every host, and the [`worker`] that is the first process of a pod. The [`doctor`] checks that
+//! hosts are fit for that.
 //!
 //! [`bootstrap::open`] turns a process, however it was started (by hand, `mpirun`, `srun`), into a
 //! [`World`](bootstrap::World): a collective for communication, the [`Placement`] of this rank on

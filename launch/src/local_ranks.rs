@@ -8,55 +8,55 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 /// Variables that only ranks have.
 const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
 
-/// Names the launch that a rank belongs to.
+/// Variable that names the launch of a rank.
 pub(crate) const LAUNCH_ID: &str = "YARDSTICK_LAUNCH_ID";
 
-/// Daemons by which launchers start ranks, and which report how they ended.
+/// Daemons with which launchers start ranks, and which report how they ended.
 const DAEMONS: [&str; 3] = ["orted", "prted", "hydra_pmi_proxy"];
 
-/// Which ranks of this host are meant.
+/// Selection of ranks of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalRanks {
-    /// Only those of this launch.
+    /// Launch of the ranks; `None` for all launches.
     pub(crate) launch: Option<String>,
 }
 
-/// A rank that runs.
+/// A running rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalRank {
     pub(crate) pid: Pid,
-    /// Its number in the world, by its launcher.
+    /// Number in the world, by its launcher.
     pub(crate) rank: usize,
 }
 
 impl LocalRank {
-    /// Sends it a signal, unless it has ended.
+    /// Sends a signal, unless the rank has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = kill_process(self.pid, signal);
     }
 
-    /// Whether its process is still there.
+    /// Returns whether the process still exists.
     pub(crate) fn is_running(&self) -> bool {
         test_kill_process(self.pid).is_ok()
     }
 }
 
 impl LocalRanks {
-    /// Those that run now.
+    /// Lists the selected ranks that run now.
     pub(crate) fn running(&self) -> Vec<LocalRank> {
         let own = fs::read_link("/proc/self/exe").ok();
         let is_own = |pid: &Pid| fs::read_link(format!("{}/exe", folder(*pid))).ok() == own;
         processes().into_iter().filter(is_own).filter_map(|pid| self.rank(pid)).collect()
     }
 
-    /// Sends a signal to all that run now, and returns how many these are.
+    /// Sends a signal to all ranks that run now, and returns their number.
     pub(crate) fn signal(&self, signal: Signal) -> usize {
         let running = self.running();
         running.iter().for_each(|rank| rank.signal(signal));
         running.len()
     }
 
-    /// The rank that a process is, if it is one of those that are meant.
+    /// Returns the selected rank that a process is, if any.
     fn rank(&self, pid: Pid) -> Option<LocalRank> {
         let environment = fs::read(format!("{}/environ", folder(pid))).unwrap_or_default();
         let value = |name: &str| {
@@ -74,13 +74,13 @@ impl LocalRanks {
     }
 }
 
-/// Whether a daemon of a launcher runs on this host.
+/// Returns whether a daemon of a launcher runs on this host.
 pub(crate) fn has_launcher_daemon() -> bool {
     let name = |pid| fs::read_to_string(format!("{}/comm", folder(pid))).unwrap_or_default();
     processes().into_iter().any(|pid| DAEMONS.contains(&name(pid).trim()))
 }
 
-/// This program's processes whose arguments begin with these.
+/// Lists this program's processes whose arguments begin with these.
 pub(crate) fn processes_with(arguments: &[&str]) -> Vec<Pid> {
     let own = fs::read_link("/proc/self/exe").ok();
     let is_meant = |pid: &Pid| {
@@ -112,10 +112,10 @@ mod tests {
 
     use super::*;
 
-    /// Makes this test a process that waits for the end of its input.
+    /// Variable that makes this test a process that waits for the end of its input.
     const WAIT: &str = "YARDSTICK_TEST_WAIT";
 
-    /// A process of this program that waits for its input to end.
+    /// Starts a process of this program that waits for its input to end.
     fn waiting(variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new("/proc/self/exe");
         let name = "local_ranks::tests::ranks_of_a_launch_are_found_and_signalled_and_no_others";

@@ -1,7 +1,7 @@
 //! SIGTERM, SIGINT and SIGUSR1 as flags that the step loop polls, and SIGUSR2.
 //!
-//! A handler only sets a flag: ranks vote on flags in each step, so that all of them stop, or
-//! save, at the same step. A thread reports a request to stop at once.
+//! A handler only sets a flag: ranks vote on flags in each step, so that all of them stop, or save,
+//! at the same step. A thread reports a request to stop at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,21 +23,21 @@ pub struct SignalFlags {
 /// A signal that asks the process to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopSignal {
-    /// Its name, as in `SIGTERM`.
+    /// Name, such as `SIGTERM`.
     pub name: &'static str,
-    /// What follows from it.
+    /// Effect of the signal.
     pub effect: StopEffect,
 }
 
-/// What follows from a signal that asks to stop.
+/// Effect of a signal that asks to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopEffect {
-    /// The first one: the stop flag is set.
+    /// The stop flag is set, by the first signal.
     Stops,
-    /// Nothing more. Launchers pass one request on in several ways: after SIGTERM, another one or
-    /// the first Ctrl-C must not interrupt the last save.
+    /// No further effect. Launchers forward one request in several ways: after SIGTERM, another one
+    /// or the first Ctrl-C must not interrupt the last save.
     None,
-    /// The second SIGINT: the process ends with [`INTERRUPTED`].
+    /// The process ends with [`INTERRUPTED`], by the second SIGINT.
     Ends,
 }
 
@@ -47,8 +47,8 @@ pub const INTERRUPTED: i32 = 130;
 impl SignalFlags {
     /// Handles SIGTERM and the first SIGINT as a request to stop and SIGUSR1 as a request for a
     /// checkpoint, from now on and for the whole process. The second SIGINT ends it. `report` is
-    /// called with each request to stop, on a thread of its own, after its flag is set and before
-    /// the process ends; one that blocks is cut short by the next SIGINT.
+    /// called with each request to stop, on a separate thread, after its flag is set and before the
+    /// process ends; the next SIGINT cuts a blocking call short.
     ///
     /// # Errors
     /// [`Error::System`] when a handler cannot be installed.
@@ -69,12 +69,12 @@ impl SignalFlags {
         Ok(flags)
     }
 
-    /// Whether SIGTERM or SIGINT has arrived. It stays so.
+    /// Returns whether SIGTERM or SIGINT has arrived, which is never reset.
     pub fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether SIGUSR1 has arrived since the last call.
+    /// Returns whether SIGUSR1 has arrived since the last call.
     pub fn take_checkpoint_request(&self) -> bool {
         self.checkpoint.swap(false, Ordering::Relaxed)
     }
@@ -94,7 +94,7 @@ fn report_stops(mut signals: Signals, is_ending: &AtomicBool, mut report: impl F
         };
         is_requested = true;
         is_interrupted |= is_interrupt;
-        // Whoever waits for a report that blocks can end it.
+        // The next SIGINT must be able to end a report that blocks.
         is_ending.store(is_interrupt, Ordering::Relaxed);
         report(StopSignal { name, effect });
         if effect == StopEffect::Ends {
@@ -104,16 +104,16 @@ fn report_stops(mut signals: Signals, is_ending: &AtomicBool, mut report: impl F
     }
 }
 
-/// SIGUSR2: a supervisor says that a peer is lost, and that nothing is to wait for it.
+/// SIGUSR2: a supervisor reports that a peer is lost, and that nothing must wait for it.
 #[derive(Debug)]
 pub struct PeerLossSignal(Signals);
 
-/// Ends the wait for a signal.
+/// Handle that ends the wait for a signal.
 #[derive(Debug)]
 pub struct PeerLossHandle(Handle);
 
 impl PeerLossSignal {
-    /// Handles it from now on; without that it ends the process.
+    /// Handles the signal from now on; otherwise it ends the process.
     ///
     /// # Errors
     /// [`Error::System`] when the handler cannot be installed.
@@ -123,12 +123,12 @@ impl PeerLossSignal {
         signals.map(Self).map_err(|source| Error::System { action: action(), source })
     }
 
-    /// What ends [`wait`](Self::wait).
+    /// Returns the handle that ends [`wait`](Self::wait).
     pub fn handle(&self) -> PeerLossHandle {
         PeerLossHandle(self.0.handle())
     }
 
-    /// Waits for it, and returns whether it has arrived before the end of the wait.
+    /// Waits for the signal, and returns whether it has arrived before the end of the wait.
     pub fn wait(mut self) -> bool {
         self.0.forever().next().is_some()
     }
@@ -140,8 +140,8 @@ impl Drop for PeerLossHandle {
     }
 }
 
-/// Lets a write beyond the limit of the size of files (SIGXFSZ) fail with an error, instead of
-/// ending the process.
+/// Makes a write beyond the file size limit (SIGXFSZ) fail with an error, instead of ending the
+/// process.
 ///
 /// # Errors
 /// [`Error::System`] when the handler cannot be installed.
@@ -151,7 +151,7 @@ pub fn survive_file_size_limit() -> Result<(), Error> {
     registered.map(drop).map_err(|source| Error::System { action: action(), source })
 }
 
-/// Sends SIGTERM to this process, as a scheduler does that preempts it; handled on return.
+/// Sends SIGTERM to this process, as a preempting scheduler does; it is handled on return.
 ///
 /// # Errors
 /// [`Error::System`] when the operating system refuses.

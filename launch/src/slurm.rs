@@ -1,5 +1,5 @@
-//! The hosts of a Slurm allocation, as `sbatch(1)`, section "OUTPUT ENVIRONMENT VARIABLES", says
-//! them.
+//! The hosts of a Slurm allocation, by its variables: `sbatch(1)`, section "OUTPUT ENVIRONMENT
+//! VARIABLES".
 
 use std::io::ErrorKind;
 use std::process::Command;
@@ -12,18 +12,18 @@ use record::text::count;
 const NODES: &str = "SLURM_JOB_NODELIST";
 const TASKS: &str = "SLURM_TASKS_PER_NODE";
 
-/// The nodes of an allocation, with its tasks as slots.
+/// Nodes of an allocation, with its tasks as slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// The nodes.
+    /// Hosts of the allocation.
     pub hosts: Vec<Host>,
-    /// By what they are reached.
+    /// Way to reach the hosts.
     pub reach: Reach,
 }
 
-/// The allocation that this process is in; `None` outside of one.
+/// Returns the allocation of this process; `None` outside of one.
 ///
-/// A container may have the variables of Slurm and not its programs. If the allocation has one
+/// A container may have the variables of Slurm but not its programs. If the allocation has one
 /// node, that may be this host.
 ///
 /// # Errors
@@ -61,8 +61,8 @@ pub fn allocation() -> Result<Option<Allocation>, Error> {
     Ok(Some(Allocation { hosts: hosts.collect(), reach }))
 }
 
-/// True for an allocation of one node on which this process runs. A shell that `salloc` starts may
-/// run on another host.
+/// Returns whether an allocation has one node and this process runs on it. A shell that `salloc`
+/// starts may run on another host.
 fn is_this_host(nodes: &str) -> bool {
     let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_started_by_slurm = || BY_SLURM.iter().any(|name| std::env::var_os(name).is_some());
@@ -73,14 +73,14 @@ fn is_this_host(nodes: &str) -> bool {
 /// Variables of processes that Slurm has started on nodes.
 const BY_SLURM: [&str; 2] = ["SLURMD_NODENAME", "SLURM_PROCID"];
 
-/// Why Slurm does not list the nodes.
+/// Reason why Slurm does not list the nodes.
 enum Unlisted {
-    /// Its programs are not there, as in a container.
+    /// Slurm's programs are missing, as in a container.
     NoProgram(String),
     Failed(String),
 }
 
-/// Slurm itself knows all forms that a list may have. What reaches the nodes has to be there, too.
+/// Lists the nodes by Slurm, which knows all list forms. Requires `srun`, which reaches them, too.
 fn names(nodes: &str) -> Result<Vec<String>, Unlisted> {
     output_of("srun", &["--version"])?;
     let names = output_of("scontrol", &["show", "hostnames", nodes])?;
@@ -100,7 +100,7 @@ fn output_of(program: &str, arguments: &[&str]) -> Result<String, Unlisted> {
     Err(Unlisted::Failed(format!("{program}: {}", said.trim())))
 }
 
-/// Of each node, of `2(x3),1`.
+/// Parses the tasks of each node from a text such as `2(x3),1`.
 fn tasks(text: &str) -> Option<Vec<usize>> {
     let mut tasks = Vec::new();
     for part in text.split(',') {

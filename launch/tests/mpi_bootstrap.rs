@@ -19,8 +19,8 @@ const OPTIONS: Options = Options {
     threads: None,
 };
 
-/// Set for processes that a test starts: one that does not recognise its launcher fails, instead of
-/// starting itself again without end.
+/// Variable of processes that a test starts: a process that does not recognise its launcher fails,
+/// instead of starting itself again without end.
 const STARTED_BY_TEST: &str = "YARDSTICK_TEST_RANK";
 
 fn is_rank() -> bool {
@@ -30,7 +30,7 @@ fn is_rank() -> bool {
     is_rank
 }
 
-/// Runs one test of this binary, as what a command starts.
+/// Runs one test of this binary as the program of a command.
 fn start_self(test: &str, mut command: Command) -> Output {
     let executable = std::env::current_exe().expect("this binary");
     command.arg(executable).args([test, "--exact", "--nocapture"]).env(STARTED_BY_TEST, "1");

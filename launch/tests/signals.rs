@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM in a process of its own, because the second SIGINT ends it.
+//! SIGINT and SIGTERM in a separate process, because the second SIGINT ends it.
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a test, and a process that ends itself")]
 #![allow(clippy::print_stdout, reason = "how the child reports to the test")]
 
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, getpid, kill_process};
 use yardstick_launch::signals::SignalFlags;
 
-/// Set for the child: the signals that it sends to itself. Where it is set a test starts no child,
-/// so that it cannot start itself without end.
+/// Variable with the signals that the child sends to itself. A test that finds it set starts no
+/// child, so that it cannot start itself without end.
 const SIGNALS: &str = "YARDSTICK_TEST_SIGNALS";
 
-/// Not a test by itself: what the child does.
+/// Body of the child, which is not a test by itself.
 #[test]
 fn child() {
     let Ok(signals) = std::env::var(SIGNALS) else { return };
@@ -46,7 +46,7 @@ fn the_second_interrupt_ends_the_process_and_not_the_first() {
     assert_eq!((status.code(), survived), (Some(130), 1));
 }
 
-/// Ctrl-C after the launcher's SIGTERM must not interrupt the last save.
+/// Checks that Ctrl-C after the launcher's SIGTERM does not interrupt the last save.
 #[test]
 fn the_first_interrupt_after_a_sigterm_does_not_end_the_process() {
     let (status, survived) = send("TERM INT");

@@ -1,4 +1,4 @@
-//! How fast each kernel and product of a workload is on a CUDA device.
+//! Benchmark of each kernel and product of a workload on a CUDA device.
 //!
 //!     cuda_timing [--workload NAME] [--compute bf16|f32] [--micro-batch N] [--tokens N]
 //!                 [--rounds N] [--small] [--json]
@@ -30,7 +30,7 @@ const SMALL_COPY_BYTES: usize = 1 << 20;
 const ROUNDS: usize = 20;
 const WARM_UP: usize = 3;
 
-/// What is measured.
+/// Workload and options of the measurement.
 struct Options {
     name: String,
     workload: Workload,
@@ -99,7 +99,7 @@ fn format_of(name: &str) -> Result<Compute, String> {
         .ok_or_else(|| format!("--compute {name}: expected f32 or bf16"))
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 struct Timing {
     device: String,
@@ -142,7 +142,7 @@ impl Operation {
     }
 }
 
-/// Measures on the stream that computes.
+/// Measures on the compute stream.
 struct Clock {
     device: Cuda,
     start: Event,

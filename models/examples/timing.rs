@@ -1,8 +1,8 @@
-//! How fast the ops with products, and activations, are on this machine: GPT-2 124M, B=4, T=256.
+//! Benchmark of the ops with products, and of activations: GPT-2 124M, B=4, T=256.
 //!
 //! `timing 2` (the default) measures two threads in wall time, which needs an otherwise idle
 //! machine. `timing 1` measures one thread in CPU time, which other processes disturb only through
-//! the caches. The best of many short rounds is shown: whatever else runs only makes them slower.
+//! the caches. The best of many short rounds is shown: disturbances only make rounds slower.
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
 #![allow(unsafe_code)]
@@ -25,7 +25,7 @@ fn best_of(budget: Duration, mut work: impl FnMut()) -> f64 {
     best_of_changed(budget, &mut (), |()| (), |()| work())
 }
 
-/// The same of calls that modify `data`, which is prepared before each.
+/// Seconds of the fastest of at least three calls that modify `data`, prepared before each.
 fn best_of_changed<T>(
     budget: Duration,
     data: &mut T,

@@ -20,7 +20,7 @@ impl<'a> From<&'a [bf16]> for Weights<'a> {
     }
 }
 
-/// Where an engine finds weights, segment by segment: some may still be in flight.
+/// Source of an engine's weights, segment by segment: some may still be in flight.
 ///
 /// In forward an engine requests the segments of [`Layout::segments`] from the last to the first,
 /// each when it needs it, and all of them before it declares a gradient complete. A segment may be
@@ -59,7 +59,7 @@ pub struct Batch<'a> {
     pub targets: &'a [u32],
 }
 
-/// What the engine is computing; the trainer's phase clock follows it.
+/// Pass that the engine computes; the trainer's phase clock follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     /// Activations and loss.
@@ -68,14 +68,14 @@ pub enum Pass {
     Backward,
 }
 
-/// Where an engine writes gradients, and reports that they are complete.
+/// Sink of an engine's gradients, and of reports that they are complete.
 ///
 /// Segments are those of [`Layout::segments`], and become complete in that order.
 pub trait StepSink {
     /// The gradient of a segment, to be written or added to.
     ///
     /// # Panics
-    /// When the segment was declared complete before.
+    /// Panics if the segment was declared complete before.
     fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32>;
     /// The gradient of this segment is final for this micro-batch.
     fn complete(&mut self, segment: usize);
@@ -95,14 +95,15 @@ pub trait Model: Send + std::fmt::Debug {
 
     /// Adds the sum over all B x T targets of the cross-entropy in nats to `loss`, one element on
     /// the engine's device, and hands the gradient of `scale` times that sum to the sink: it
-    /// replaces every tensor's ([`Sums::Write`], in the first micro-batch of a step, whatever was
-    /// there) or is added to it. Padding between tensors stays as it is.
+    /// replaces every tensor's ([`Sums::Write`], in the first micro-batch of a step, regardless of
+    /// old values) or is added to it. Padding between tensors stays as it is.
     ///
     /// On a device other than the host the work is only started when this returns, in the order of
     /// the device's stream.
     ///
     /// # Errors
-    /// When weights do not arrive or the engine's library fails; gradients are then unspecified.
+    /// Fails if weights do not arrive or the engine's library fails; gradients are then
+    /// unspecified.
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,
@@ -134,6 +135,6 @@ pub trait Model: Send + std::fmt::Debug {
     /// Waits for the device.
     ///
     /// # Errors
-    /// When weights do not arrive or the engine's library fails.
+    /// Fails if weights do not arrive or the engine's library fails.
     fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error>;
 }

@@ -1,6 +1,6 @@
 //! The one error type of this crate.
 
-/// What went wrong, by what the caller can do about it.
+/// Failure of this crate, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,21 +11,21 @@ pub enum Error {
         key: String,
         /// The value found, as the user wrote it.
         found: String,
-        /// What would have been accepted.
+        /// Description of the accepted values.
         expected: String,
     },
-    /// A combination that no engine computes yet; the hint says what does.
+    /// A combination that no engine computes yet; the hint names an alternative.
     #[error("{what} is not supported\n  hint: {hint}")]
     Unsupported {
         /// The keys and values that cannot be combined.
         what: String,
-        /// What is supported instead.
+        /// Hint about supported alternatives.
         hint: String,
     },
     /// A configuration text does not parse or has an unknown key.
     #[error("{origin}: {message}")]
     Parse {
-        /// File or preset the text came from.
+        /// File or preset of the text.
         origin: String,
         /// The parser's message, naming the key or line.
         message: String,

@@ -72,7 +72,7 @@ mod tests {
     }
 
     /// GFLOP per token at T = 8192 from 7.50 and 69.50 billion matmul parameters; Megatron-Bridge's
-    /// published pairs of tokens and TFLOP per second agree with the causal ones.
+    /// published pairs of tokens and TFLOP per second agree with the causal counts.
     #[test]
     fn agrees_with_published_counts_of_llama_3() {
         for (name, full, causal) in [("llama3-8b", 57.91, 51.47), ("llama3-70b", 481.4, 449.2)] {
@@ -88,7 +88,7 @@ mod tests {
     /// The sources: llm-foundry's benchmarking README (MPT), torchtitan's
     /// benchmarks/llama3_h100_202412, Megatron-Bridge's performance archive 25.11 (tokens and TFLOP
     /// per second), gpu-recipes' a3ultra with MaxText (its step log). Peaks in TFLOP/s are the
-    /// datasheets' dense ones of bf16.
+    /// datasheets' dense bf16 peaks.
     #[test]
     fn published_rates_give_the_published_mfu() {
         const A100: f64 = 312.0;

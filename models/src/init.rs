@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << 15;
 /// the tensor, so every engine, world size and layout starts from the same model.
 ///
 /// # Panics
-/// When the buffer is not as long as the layout.
+/// Panics if the buffer is not as long as the layout.
 pub fn init_weights(layout: &Layout, seed: u64, weights: &mut [f32]) {
     assert_eq!(weights.len(), layout.len(), "length of the flat weights");
     let root = Stream::new(seed, Purpose::Weights);

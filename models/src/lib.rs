@@ -1,4 +1,4 @@
-//! What is computed: workloads, parameter layout, memory plan, FLOP accounting, ops and engines.
+//! Computation: workloads, parameter layout, memory plan, FLOP accounting, ops and engines.
 //!
 //! This crate never sees a rank, a file or a network. Shapes are named the same everywhere:
 //! B sequences per rank and micro-batch, T tokens, C width, H heads, D head width, F feed-forward

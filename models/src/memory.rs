@@ -1,4 +1,5 @@
-//! The memory plan of one rank: what constructors record with a counting allocator, by purpose.
+//! The memory plan of one rank: allocations that constructors record with a counting allocator, by
+//! purpose.
 
 use device::{Allocator, Item};
 use serde::{Serialize, Serializer};
@@ -22,10 +23,10 @@ pub const FLAT_BUFFERS: [&str; 6] =
 /// Purposes of flat buffers that a sharded optimizer divides among ranks.
 pub const SHARDED: [&str; 3] = [MASTER_WEIGHTS, FIRST_MOMENT, SECOND_MOMENT];
 
-/// What one rank holds at its peak. Memory that several ranks share counts for one of them.
+/// Peak memory of one rank. Memory that several ranks share counts for one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
-    /// By purpose.
+    /// Allocations by purpose.
     #[serde(serialize_with = "with_names")]
     pub items: Vec<Item>,
 }
@@ -36,12 +37,13 @@ impl MemoryPlan {
         sum(self.items.iter().filter(|item| purposes.contains(&item.purpose)))
     }
 
-    /// All items together.
+    /// Size of all items together.
     pub fn total_bytes(&self) -> u64 {
         sum(&self.items)
     }
 
-    /// All but the flat buffers: what grows with the micro-batch or serves communication.
+    /// Size of all but the flat buffers: memory that grows with the micro-batch or serves
+    /// communication.
     pub fn working_bytes(&self) -> u64 {
         sum(self.items.iter().filter(|item| !FLAT_BUFFERS.contains(&item.purpose)))
     }
@@ -63,7 +65,7 @@ fn with_names<S: Serializer>(items: &[Item], serializer: S) -> Result<S::Ok, S::
     serializer.collect_seq(items.iter().map(named))
 }
 
-/// What exceeds 64 bits fits nowhere, and stays so.
+/// Adds up bytes. A sum above 64 bits fits nowhere, and saturates.
 fn sum<'a>(items: impl IntoIterator<Item = &'a Item>) -> u64 {
     items.into_iter().fold(0, |sum: u64, item| sum.saturating_add(item.bytes))
 }

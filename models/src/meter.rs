@@ -1,4 +1,4 @@
-//! Where a step's time goes: calls, time and useful work of each op, counted on request.
+//! Calls, time and useful work of each op in a step, counted on request.
 //!
 //! Switched off, a meter costs one branch per op. Switched on, it reads the clock around each call
 //! and changes nothing that is computed. Counters are a fixed array: nothing is allocated.
@@ -22,7 +22,7 @@ impl AddAssign for Work {
     }
 }
 
-/// What an op does in the model or in the update.
+/// Role of an op in the model or in the update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Rows of the token table, and of the position table.
@@ -79,12 +79,12 @@ impl Role {
     }
 }
 
-/// Which calls of a role.
+/// Kind of a call within a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of the forward pass.
+    /// The forward pass.
     Forward,
-    /// What forward computed and did not save, computed again in the backward pass.
+    /// Repeats in the backward pass what forward computed and did not save.
     Recompute,
     /// The gradient of an input.
     Input,
@@ -121,9 +121,9 @@ pub type Op = (Role, Kind);
 /// Totals of one op's calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Count {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// How long they took.
+    /// Total time of the calls.
     pub time: Duration,
     /// Their FLOPs and bytes.
     pub work: Work,

@@ -4,7 +4,7 @@
 //! rank, at every world size, after every resume. The mixing function is SplitMix64's finalizer
 //! (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
 
-/// What numbers are drawn for; streams of different purposes are independent.
+/// Purpose of random numbers; streams of different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {

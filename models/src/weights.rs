@@ -21,7 +21,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -29,7 +29,7 @@ impl<'a> Weights<'a> {
     /// The weights of an engine that computes in f32.
     ///
     /// # Panics
-    /// When they are in another format.
+    /// Panics if they are in another format.
     pub fn f32(self) -> View<'a, f32> {
         match self {
             Self::F32(weights) => weights,
@@ -40,7 +40,7 @@ impl<'a> Weights<'a> {
     /// The weights of an engine that computes in bf16.
     ///
     /// # Panics
-    /// When they are in another format.
+    /// Panics if they are in another format.
     pub fn bf16(self) -> View<'a, bf16> {
         match self {
             Self::Bf16(weights) => weights,

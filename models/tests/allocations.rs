@@ -1,7 +1,7 @@
-//! The fused engine allocates what its plan counts, and nothing after the first steps: both
-//! families, in both formats, with recomputation and without.
+//! The fused engine allocates the memory that its plan counts, and nothing after the first steps:
+//! both families, in both formats, with recomputation and without.
 //!
-//! One test: the counters are of the whole process.
+//! One test: the counters cover the whole process.
 
 mod common;
 #[path = "../../tests/support/counting.rs"]

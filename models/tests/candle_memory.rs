@@ -1,4 +1,4 @@
-//! The candle engine's estimated memory against what it allocates.
+//! The candle engine's estimated memory against its allocations.
 
 mod common;
 #[path = "../../tests/support/counting.rs"]

@@ -72,7 +72,7 @@ impl StepSink for FlatGradients<'_> {
     fn enter(&mut self, _: Pass) {}
 }
 
-/// What an engine computed: losses of two micro-batches, their gradient, and an evaluation.
+/// Results of an engine: losses of two micro-batches, their gradient, and an evaluation.
 #[derive(Debug, PartialEq)]
 struct Computed {
     loss: f64,

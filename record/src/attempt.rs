@@ -17,79 +17,79 @@ use crate::sections::{Reason, Status};
 use crate::steps::{read_steps, steps_path};
 use crate::text::unix_time::unix_ms;
 
-/// One start of a run and how it ended.
+/// One start of a run and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// From 1.
+    /// Attempt number, from 1.
     pub number: u32,
-    /// Its state.
+    /// State of the attempt.
     pub status: Status,
-    /// Exit code of rank 0's process; `null` while it runs and when it was killed.
+    /// Exit code of rank 0's process; `null` while it runs or if it was killed.
     pub exit_code: Option<u8>,
-    /// Why it did not complete.
+    /// Reason why it did not complete.
     pub reason: Option<Reason>,
     /// Number of ranks.
     pub world: usize,
-    /// Faults that were injected, as on the command line of `train`: its figures are not those of
+    /// Injected faults, as on the command line of `train`. With any, the figures are not those of
     /// the machine.
     #[serde(default)]
     pub injected: Vec<String>,
     /// Number of steps in the checkpoint it resumed from; 0 if it started at step 1, `null` if it
     /// ended before that was decided.
     pub resumed_after_step: Option<u64>,
-    /// How it got that checkpoint's state; `null` without one.
+    /// Recovery of that checkpoint's state; `null` without one.
     #[serde(default)]
     pub recovery: Option<Recovery>,
     /// Step of the newest committed checkpoint: the one it resumed from, or the last that it saved;
-    /// `null` for none. Later attempts require a checkpoint unless this is `null`, and warn of an
-    /// older one.
+    /// `null` for none. Later attempts require a checkpoint unless this is `null`, and warn about
+    /// an older one.
     pub committed_step: Option<u64>,
     /// Last completed step, whether or not a checkpoint holds it.
     pub last_step: u64,
-    /// How long its pods took to start before that; `null` where their status was not given.
+    /// Start times of its pods before the attempt; `null` if their status was not given.
     #[serde(default)]
     pub pods: Option<PodTimes>,
-    /// How long its start took, on rank 0; `null` before the end of its first step.
+    /// Start time by part, on rank 0; `null` before the end of the first step.
     #[serde(default)]
     pub start: Option<StartParts>,
     /// Time of the steps of earlier attempts that it repeats, because no checkpoint held them.
     #[serde(default)]
     pub repeated_seconds: f64,
-    /// Unix time in milliseconds.
+    /// Start, Unix time in milliseconds.
     pub started_unix_ms: u64,
-    /// Unix time in milliseconds, by the clock that it started with even where that was set
-    /// meanwhile; that of its last step if it was killed, `null` if unknown.
+    /// End, Unix time in milliseconds, by the clock at its start, even if that clock was set since.
+    /// Time of its last step if it was killed; `null` if unknown.
     pub ended_unix_ms: Option<u64>,
 }
 
-/// What comes before a start, where `yardstick launch` started the ranks.
+/// Times before a start, where `yardstick launch` started the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LaunchParts {
-    /// From the start of the launcher, or from the loss that it recovers from, until enough hosts
-    /// had an address and answered to ssh.
+    /// Time from the start of the launcher, or from the loss that it recovers from, until enough
+    /// hosts had an address and answered over ssh.
     pub hosts_seconds: f64,
-    /// From then until the process of rank 0 began: `mpirun`.
+    /// Time from then until the process of rank 0 started: `mpirun`.
     pub mpirun_seconds: f64,
 }
 
-/// The parts of a start, one after the other.
+/// Consecutive parts of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StartParts {
-    /// What came before; `null` without a launcher of ours.
+    /// Times before the process; `null` unless `yardstick launch` started it.
     #[serde(default)]
     pub launch: Option<LaunchParts>,
-    /// From the start of the process until the ranks have found each other.
+    /// Time from the start of the process until the ranks have found each other.
     pub bootstrap_seconds: f64,
-    /// Until communication is set up, and the ranks agree on configuration and folder.
+    /// Time until communication is set up, and the ranks agree on configuration and folder.
     pub wire_up_seconds: f64,
-    /// Until the state is allocated, and initialised or restored.
+    /// Time until the state is allocated, and initialised or restored.
     pub restore_seconds: f64,
-    /// Until the first step is done, with opening NVML and the first reading of the hardware.
+    /// Time until the first step is done, including opening NVML and the first hardware reading.
     pub first_step_seconds: f64,
 }
 
 impl StartParts {
-    /// Those of the process, with their names.
+    /// Parts of the start within the process, by name.
     pub fn of_process(&self) -> [(&'static str, f64); 4] {
         [
             ("bootstrap", self.bootstrap_seconds),
@@ -99,51 +99,51 @@ impl StartParts {
         ]
     }
 
-    /// All of those together.
+    /// Sum of the parts within the process.
     pub fn total_seconds(&self) -> f64 {
         self.of_process().iter().map(|(_, seconds)| seconds).sum()
     }
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptEnd {
-    /// Its final state.
+    /// Final state.
     pub status: Status,
     /// Exit code of rank 0's process.
     pub exit_code: u8,
-    /// Why it did not complete.
+    /// Reason why it did not complete.
     pub reason: Option<Reason>,
     /// Last completed step.
     pub last_step: u64,
-    /// How long it ran, by a monotonic clock; `None` where another process records its end.
+    /// Run time by a monotonic clock; `None` if another process records the end.
     pub ran: Option<Duration>,
 }
 
-/// The parts of the start of an attempt's pods, each the longest of all of them; `null` where one
-/// has not come so far, or the cluster does not tell. After a loss they are of the pods that were
-/// made since, and not of those that stayed.
+/// Parts of the start of an attempt's pods, each the maximum over all pods; `null` if a part is not
+/// yet complete, or the cluster does not report it. After a loss they cover the pods created since,
+/// and not those that stayed.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PodTimes {
-    /// From the creation of the job until that of its first pod, as in a queue of Kueue; `null`
-    /// where the job is not among what was given.
+    /// Time from the creation of the job until that of its first pod, as in a Kueue queue; `null`
+    /// if the job is not in the given list.
     pub queued_seconds: Option<f64>,
-    /// From the creation of a pod until it had a node.
+    /// Time from the creation of a pod until it had a node.
     pub scheduled_seconds: Option<f64>,
-    /// Until volumes and network were there; not told before Kubernetes 1.29, where the time is in
-    /// the next part.
+    /// Time until volumes and network were ready; not reported before Kubernetes 1.29, where the
+    /// next part includes it.
     pub sandbox_seconds: Option<f64>,
-    /// Until the image was pulled and the container ran.
+    /// Time until the image was pulled and the container ran.
     pub image_seconds: Option<f64>,
-    /// Until the ssh server of a worker listened.
+    /// Time until the ssh server of a worker listened.
     pub ssh_ready_seconds: Option<f64>,
 }
 
 impl Attempt {
     /// Starts attempt `number` and returns all attempts so far, the new one last.
     ///
-    /// Earlier attempts that did not record their end were killed; this records it. Call it on rank
-    /// 0, before telemetry truncates the steps that show how far they came.
+    /// Earlier attempts that did not record their end were killed; this call records that. Call it
+    /// on rank 0, before telemetry truncates the steps that show how far those attempts got.
     ///
     /// # Errors
     /// [`Error`] when the folder's attempts or steps cannot be read or written.
@@ -180,7 +180,8 @@ impl Attempt {
         Ok(attempts)
     }
 
-    /// Records the step that this attempt resumes from at once, as it may be killed before its end.
+    /// Records immediately the step that this attempt resumes from, as it may be killed before its
+    /// end.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -218,7 +219,7 @@ impl Attempt {
     /// Records how this attempt ended.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error`] when its steps have to show the end, and cannot be read.
+    /// [`Error::Io`]; [`Error`] when the end has to be read from its steps and they cannot be read.
     pub fn end(&mut self, dir: &Path, end: AttemptEnd) -> Result<(), Error> {
         self.status = end.status;
         self.exit_code = Some(end.exit_code);
@@ -232,12 +233,12 @@ impl Attempt {
         self.write(dir)
     }
 
-    /// How long it ran, as far as its end is known.
+    /// Run time in milliseconds; 0 while its end is unknown.
     pub fn ran_ms(&self) -> u64 {
         self.ended_unix_ms.map_or(0, |ended| ended.saturating_sub(self.started_unix_ms))
     }
 
-    /// The attempts in a run's folder, by number; none without a folder `attempts`.
+    /// Reads the attempts in a run's folder, sorted by number; none without a folder `attempts`.
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Malformed`] for a file that is not an attempt.
@@ -258,7 +259,7 @@ impl Attempt {
         Ok(attempts)
     }
 
-    /// Records that this attempt was killed, with what its steps and error files show.
+    /// Records that this attempt was killed, with the evidence of its steps and error files.
     fn record_kill(&mut self, dir: &Path) -> Result<(), Error> {
         if let Some(end) = self.end_by_steps(dir)? {
             self.last_step = end.step;
@@ -275,21 +276,22 @@ impl Attempt {
         self.write(dir)
     }
 
-    /// The last step, as the steps of rank 0 show it where the record was not written.
+    /// Returns the last step according to the steps of rank 0; without steps, the last step of this
+    /// record.
     ///
     /// # Errors
-    /// [`Error`] when they cannot be read.
+    /// [`Error`] when the steps cannot be read.
     pub fn last_recorded_step(&self, dir: &Path) -> Result<u64, Error> {
         Ok(self.end_by_steps(dir)?.map_or(self.last_step, |end| end.step))
     }
 
-    /// The end of this attempt as the steps of rank 0 show it; `None` without any.
+    /// Returns the end of this attempt according to the steps of rank 0; `None` without any.
     fn end_by_steps(&self, dir: &Path) -> Result<Option<EndBySteps>, Error> {
         let lines = read_steps(&steps_path(dir, 0))?.map_while(Result::ok);
         let mut wall_ns = 0;
         let own = lines.filter(|line| line.sample.attempt == self.number);
         let last = own.inspect(|line| wall_ns += line.sample.phases.wall_ns()).last();
-        // A clock that was set back does not shorten it.
+        // A clock that was set back does not shorten the attempt.
         let at_least = self.started_unix_ms + wall_ns / 1_000_000;
         Ok(last
             .map(|last| EndBySteps { step: last.sample.step, unix_ms: last.unix_ms.max(at_least) }))
@@ -313,8 +315,8 @@ struct EndBySteps {
     unix_ms: u64,
 }
 
-/// What rank 0 knows of the loss that ended an attempt, and what a supervisor has recorded of it
-/// before: a rank that was cut off ends later than its launch.
+/// Combines rank 0's reason for the loss that ended an attempt with the reason that a supervisor
+/// recorded before: a rank that was cut off ends later than its launch.
 pub fn with_recorded_loss(folder: &Path, attempt: u32, own: Reason) -> Reason {
     let attempts = Attempt::read_all(folder).unwrap_or_default();
     let mut recorded = attempts.into_iter().filter(|recorded| recorded.number == attempt);

@@ -1,4 +1,4 @@
-//! The frozen benchmark file inside of a job: what the run was rendered from.
+//! The frozen benchmark file inside a job: the source that the run was rendered from.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use crate::files::regular_file::read_named_text;
 use crate::job::JobRecord;
 use crate::limits::CONFIG_BYTES_MAX;
 
-/// Names the file to ranks.
+/// Environment variable that names the file to ranks.
 pub const VARIABLE: &str = "YARDSTICK_BENCHMARK";
 
-/// Digits of an id, as of a workload's.
+/// Digits of an id, as in a workload's id.
 const ID_DIGITS: usize = 12;
 
 /// A frozen benchmark.
@@ -22,7 +22,7 @@ pub struct Frozen {
     pub job: Option<JobRecord>,
 }
 
-/// The benchmark file that this process was started for, if it was for one.
+/// Reads the benchmark file that this process was started for, if any.
 ///
 /// # Errors
 /// [`Error::Benchmark`] for one that cannot be read.
@@ -44,17 +44,17 @@ impl Frozen {
     }
 }
 
-/// The job of a benchmark: also of another version, whose other keys are not looked at.
+/// Returns the job of a benchmark. All other keys are ignored, so other versions are read too.
 fn job(text: &str, path: &Path) -> Option<JobRecord> {
     let workload = workload(text)?;
     let name = workload.get("name")?.as_str()?.to_owned();
-    // A preset has no file beside the benchmark's.
+    // A preset has no file next to the benchmark's.
     let file = path.with_file_name(workload.get("workload")?.as_str()?);
     let workload_text = read_named_text(&file, CONFIG_BYTES_MAX).ok();
     Some(JobRecord { name, id: id(text, workload_text.as_deref()) })
 }
 
-/// The name of the job in the text of a frozen benchmark.
+/// Returns the name of the job in the text of a frozen benchmark.
 pub fn job_name(text: &str) -> Option<String> {
     Some(workload(text)?.get("name")?.as_str()?.to_owned())
 }
@@ -66,7 +66,7 @@ fn workload(text: &str) -> Option<toml::Table> {
     }
 }
 
-/// A digest of everything that a job is made of.
+/// Digest of everything that defines a job.
 pub fn id(frozen: &str, workload_text: Option<&str>) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in [Some(frozen), workload_text].into_iter().flatten() {

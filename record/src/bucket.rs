@@ -3,24 +3,24 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One bucket on one rank, over the steps of the attempt but the first two.
+/// One bucket on one rank, over all steps of the attempt except the first two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BucketRecord {
-    /// As in `all_reduce`.
+    /// Collective operation, as in `all_reduce`.
     pub operation: String,
-    /// Size of the buffer: of all parts together where each rank has one.
+    /// Buffer size; the sum of all parts if each rank has one.
     pub bytes: u64,
-    /// Time in flight on average, also while other buffers were.
+    /// Mean time in flight, including time when other buffers were in flight too.
     pub mean_ms: f64,
-    /// The shortest time.
+    /// Shortest time in flight.
     pub least_ms: f64,
-    /// The part of the mean in which the rank computed meanwhile.
+    /// Part of the mean that overlaps with computation on the rank.
     pub hidden_ms: f64,
-    /// The part of it for which the rank waited.
+    /// Part of the mean for which the rank waited.
     pub exposed_ms: f64,
-    /// `bytes` over the mean.
+    /// Algorithm bandwidth: `bytes` over the mean.
     pub algbw_bytes_per_second: f64,
-    /// The same times what the operation needs of the slowest link: comparable between operations
-    /// and numbers of ranks.
+    /// Bus bandwidth: the algorithm bandwidth times the operation's traffic on the slowest link per
+    /// byte of the buffer. Comparable between operations and numbers of ranks.
     pub busbw_bytes_per_second: f64,
 }

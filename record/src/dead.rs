@@ -1,4 +1,4 @@
-//! Runs that recorded no end and have no process any more.
+//! Runs that recorded no end and whose process is gone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::record::Record;
 use crate::sections::Status;
 use crate::steps::steps_path;
 
-/// After so long without a step, a run of another host is not alive.
+/// Time without a step after which a run on another host counts as dead.
 const QUIET: Duration = Duration::from_secs(600);
 
 impl Record {
-    /// Returns whether a run in `folder` that has recorded no end has no process any more: nobody
-    /// holds the lock of the folder. On rank 0's host its process has to be gone, too: the folder
-    /// may be a copy. On another one, whose locks may not be seen here, nothing may have been
-    /// written for a while. A folder without a lock does not say.
+    /// Returns whether the process of a run in `folder` that recorded no end is gone: nobody holds
+    /// the folder's lock. On rank 0's host its process must be gone too, as the folder may be a
+    /// copy. On another host, where locks may not be visible, nothing may have been written for a
+    /// while. A run without a lock file counts as alive.
     pub fn is_dead(&self, folder: &Path) -> bool {
         if self.status != Status::Running {
             return false;
@@ -28,7 +28,7 @@ impl Record {
     }
 }
 
-/// Whether nothing was written for a while.
+/// Returns whether nothing was written for a while.
 fn is_quiet(folder: &Path) -> bool {
     let written = std::fs::metadata(steps_path(folder, 0))
         .or_else(|_| std::fs::metadata(Record::path(folder)))
@@ -36,8 +36,8 @@ fn is_quiet(folder: &Path) -> bool {
     written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > QUIET))
 }
 
-/// Whether the process with the number that rank 0 had is one of ours that has not ended. Another
-/// one may have got the number, and one that ended stays until its parent asks how.
+/// Returns whether the pid of rank 0 is a process of this program that has not ended. Another
+/// process may have reused the pid, and an ended one stays a zombie until its parent reaps it.
 fn has_process(record: &Record) -> bool {
     let Some(rank) = record.ranks.first() else { return false };
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", rank.pid)).unwrap_or_default();

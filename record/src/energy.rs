@@ -1,4 +1,4 @@
-//! What training costs: energy, and money where a price is known.
+//! Cost of training: energy, and money if a price is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,31 +11,31 @@ use crate::sections::RankRecord;
 /// The energy of an attempt from its first step to its end, saves and evaluations included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Energy {
-    /// Of the GPUs of all ranks (NVML); `null` unless all of them tell it.
+    /// Energy of the GPUs of all ranks (NVML); `null` unless all of them report it.
     pub gpu_joules: Option<f64>,
-    /// The same per token of the attempt.
+    /// GPU energy per token of the attempt.
     pub gpu_joules_per_token: Option<f64>,
-    /// Of the processor packages of all nodes (RAPL), everything else on them included; `null`
-    /// unless all of them tell it.
+    /// Energy of the processor packages of all nodes (RAPL), including everything else that runs on
+    /// them; `null` unless all of them report it.
     pub cpu_joules: Option<f64>,
-    /// The same per token of the attempt.
+    /// Processor energy per token of the attempt.
     pub cpu_joules_per_token: Option<f64>,
 }
 
-/// What the run costs at a configured price.
+/// Cost of the run at a configured price.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    /// `telemetry.price_per_node_hour`, in whichever currency.
+    /// Price from `telemetry.price_per_node_hour`, in any currency.
     pub price_per_node_hour: f64,
-    /// Number of machines; of pods, where the attempt failed.
+    /// Number of machines; number of pods if the attempt failed.
     pub nodes: usize,
-    /// Of a billion tokens at the measured rate, saves and evaluations included.
+    /// Cost of a billion tokens at the measured rate, saves and evaluations included.
     pub per_billion_tokens: f64,
 }
 
 impl Energy {
-    /// Of what all ranks have read, and the tokens of the attempt; `None` where nothing tells it.
-    /// GPUs and machines that ranks share are counted once.
+    /// Sums the energy that all ranks have read, over `tokens` of the attempt; `None` if no total
+    /// is known. GPUs and machines that ranks share are counted once.
     pub fn of(all: &[RankHardware], ranks: &[RankRecord], tokens: u64) -> Option<Self> {
         let energy = |summary: &Option<HardwareSummary>, name: &str| {
             Some(summary.as_ref()?.counters.get(name)?.total)
@@ -73,7 +73,7 @@ pub fn machines(all: &[RankHardware]) -> usize {
 }
 
 impl Cost {
-    /// At a price, of a rate in tokens per second.
+    /// Computes the cost from a price and a rate in tokens per second.
     pub fn of(price_per_node_hour: f64, nodes: usize, tokens_per_second: f64) -> Self {
         let per_second = price_per_node_hour * nodes as f64 / 3600.0;
         let per_billion_tokens = per_second / tokens_per_second * 1e9;

@@ -1,10 +1,10 @@
-//! The machine and the software that a run ran on.
+//! Machine and software of a run.
 
 use crate::machine::Versions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The environment of rank 0; `null` for what is unknown.
+/// The environment of rank 0; unknown values are `null`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
     /// Version of this program.

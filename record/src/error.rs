@@ -22,7 +22,7 @@ pub enum Error {
         /// Path of the missing record.
         path: PathBuf,
     },
-    /// The content is not what this program writes; the file was damaged or edited.
+    /// The content was not written by this program; the file was damaged or edited.
     #[error(
         "{}, line {line}: expected {expected}: {}",
         path.display(),
@@ -33,12 +33,12 @@ pub enum Error {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What the file should hold.
+        /// Expected content.
         expected: &'static str,
         /// The parser's error.
         error: serde_json::Error,
     },
-    /// The digest in the file is not that of its content; the file was damaged or edited.
+    /// The digest in the file does not match its content; the file was damaged or edited.
     #[error(
         "{}: was changed after it was written: its digest does not match\n  hint: take it from a \
          copy",
@@ -71,7 +71,7 @@ pub enum Error {
     Benchmark {
         /// The file.
         path: PathBuf,
-        /// Why it cannot be read.
+        /// Cause of the failed read.
         error: std::io::Error,
     },
     /// A file of golden losses that cannot be read or used.
@@ -79,7 +79,7 @@ pub enum Error {
     Golden {
         /// The file.
         path: PathBuf,
-        /// Line, what was expected and what was found.
+        /// Line, with the expected and the found content.
         text: String,
     },
     /// The record has a schema that this program does not support.

@@ -11,12 +11,12 @@ use crate::json;
 use crate::limits::NOTE_BYTES_MAX;
 use crate::sections::Reason;
 
-/// How one rank's process ended.
+/// Failure of one rank's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorFile {
-    /// Its exit code.
+    /// Exit code of the process.
     pub exit_code: u8,
-    /// Why.
+    /// Reason for the failure.
     pub reason: Reason,
 }
 
@@ -24,7 +24,7 @@ pub struct ErrorFile {
 const PEER_LOST: u8 = 5;
 
 impl ErrorFile {
-    /// Writes it next to the attempt's file.
+    /// Writes the error file next to the attempt's file.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -32,13 +32,13 @@ impl ErrorFile {
         json::write(&folder(dir).join(format!("{attempt:03}.r{rank:06}.failed")), self)
     }
 
-    /// Whether the rank failed by itself, and not because it lost a peer.
+    /// Returns whether the rank failed by itself, and not because it lost a peer.
     pub fn is_root_cause(&self) -> bool {
         self.exit_code != PEER_LOST
     }
 
-    /// The error file that explains an attempt: that of the lowest rank that failed by itself, else
-    /// that of the lowest rank that lost a peer.
+    /// Returns the error file that explains an attempt: that of the lowest rank that failed by
+    /// itself, else that of the lowest rank that lost a peer.
     pub fn of_attempt(dir: &Path, attempt: u32) -> Option<Self> {
         let prefix = format!("{attempt:03}.r");
         let names = fs::read_dir(folder(dir)).ok()?.filter_map(|entry| Some(entry.ok()?.path()));

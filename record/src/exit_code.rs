@@ -20,16 +20,16 @@ pub enum ExitCode {
     PeerLost = 5,
     /// No usable checkpoint where one is required, or a required save failed.
     Checkpoint = 6,
-    /// `compare` found that something got worse.
+    /// `compare` found a regression.
     Regression = 10,
-    /// `compare` found that it is too noisy to say that nothing got worse.
+    /// `compare` found too much noise to rule out a regression.
     TooNoisy = 11,
-    /// `compare` and `verify` found that there is nothing to compare: a record is missing, damaged,
-    /// incomplete, or of something else.
+    /// `compare` or `verify` found nothing to compare: a record is missing, damaged, incomplete, or
+    /// of something else.
     NotComparable = 12,
     /// Stopped on request after a committed checkpoint; the same command resumes.
     Stopped = 75,
-    /// Ended by a second request to stop: what was not saved is lost.
+    /// Ended by a second request to stop: unsaved state is lost.
     Interrupted = 130,
 }
 

@@ -1,9 +1,9 @@
-//! Golden losses: what a workload has to compute, whatever computes it.
+//! Golden losses: the expected losses of a workload, whatever computes it.
 //!
-//! Machines, libraries and numbers of ranks change the rounding of a loss, and so its last digits;
-//! a loss that is further away than rounding explains was not computed right, and the figures of
-//! that run must not be used. `golden_presets.toml` has the golden losses of built-in workloads,
-//! and `yardstick fingerprint make` those of others, from runs that are trusted.
+//! Machines, libraries and numbers of ranks change the rounding of a loss, and so its last digits.
+//! A loss that differs by more than rounding explains was computed wrong, and the figures of that
+//! run must not be used. `golden_presets.toml` holds the golden losses of built-in workloads.
+//! `yardstick fingerprint make` makes those of other workloads from trusted runs.
 
 use std::path::Path;
 
@@ -15,30 +15,31 @@ use crate::files::regular_file::read_named_text;
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::text::in_user_words;
 
-/// Of built-in workloads.
+/// Golden losses of built-in workloads.
 const PRESETS: &str = include_str!("golden_presets.toml");
 
 /// The losses of a workload on one kind of device. The precision is part of the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Golden {
-    /// Its name, for people.
+    /// Name of the workload, for people.
     pub workload: String,
-    /// Its id.
+    /// Id of the workload.
     pub workload_id: String,
     /// `cpu` or `cuda`.
     pub device: String,
-    /// Tokens of the global batch, which depends on the ranks where the workload says it per rank.
+    /// Tokens of the global batch, which depends on the number of ranks if the workload sets it per
+    /// rank.
     pub tokens_per_step: u64,
-    /// By how many nats per token a loss may differ.
+    /// Allowed difference of a loss, nats per token.
     pub tolerance_nats: f64,
-    /// Numbers of steps.
+    /// Step numbers.
     pub steps: Vec<u64>,
-    /// The loss of each of these, nats per token.
+    /// Loss of each of these steps, nats per token.
     pub losses: Vec<f64>,
 }
 
-/// What golden losses are for.
+/// Key of golden losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GoldenKey<'a> {
     /// Id of the workload.
@@ -57,20 +58,20 @@ struct Goldens {
     golden: Vec<Golden>,
 }
 
-/// How the losses of a run compare with the golden ones.
+/// Comparison of a run's losses with the golden ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GoldenCheck {
-    /// How many losses were compared, over all attempts.
+    /// Number of compared losses, over all attempts.
     pub compared: u64,
     /// Largest difference, nats per token.
     pub worst_nats: f64,
-    /// How large it may be.
+    /// Allowed difference, nats per token.
     pub tolerance_nats: f64,
-    /// The step whose loss differed more; `null` if none did.
+    /// Step whose loss exceeded the tolerance; `null` if none did.
     pub missed_step: Option<u64>,
 }
 
-/// A loss that is not the golden one: the run is void.
+/// Error of a loss that is not the golden one: the run is void.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "{}the loss of step {step} is {found:.6}, and the golden loss {golden:.6} (tolerance \
@@ -84,16 +85,16 @@ pub struct GoldenMiss {
     found: f64,
     golden: f64,
     tolerance_nats: f64,
-    /// The only rank whose own loss is far away, which is then the cause.
+    /// The only rank whose own loss is far from the golden one, and so the cause.
     pub far: Option<FarRank>,
 }
 
 /// A rank whose loss on its own part of the batch is wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FarRank {
-    /// Its number.
+    /// Number of the rank.
     pub rank: usize,
-    /// Its own loss, nats per token.
+    /// Loss on its own part, nats per token.
     pub loss: f64,
 }
 
@@ -104,15 +105,15 @@ impl FarRank {
 }
 
 impl Golden {
-    /// A file with these losses, which [`Golden::find`] reads.
+    /// Formats a file of these losses, which [`Golden::find`] reads.
     ///
     /// # Errors
-    /// Why TOML cannot hold a number.
+    /// The text of TOML's error for a number that it cannot hold.
     pub fn to_file(self) -> Result<String, String> {
         toml::to_string(&Goldens { golden: vec![self] }).map_err(|error| error.to_string())
     }
 
-    /// Those of a workload: in a file of the user's, if there is one, and else built in.
+    /// Finds the golden losses of a workload: in the user's file if there is one, else built in.
     ///
     /// # Errors
     /// [`Error::Golden`] for a file that cannot be read or used.
@@ -132,7 +133,7 @@ impl Golden {
         Ok(goldens.golden.into_iter().find(|golden| golden.key() == key))
     }
 
-    /// What they are for.
+    /// Key of these losses.
     pub fn key(&self) -> GoldenKey<'_> {
         GoldenKey {
             workload_id: &self.workload_id,
@@ -158,17 +159,17 @@ fn parse(text: &str) -> Result<Goldens, String> {
     Ok(goldens)
 }
 
-/// An unknown or missing key, or a value of the wrong type, with its line.
+/// Describes an unknown or missing key, or a value of the wrong type, with its line.
 fn misfit(text: &str, error: &toml::de::Error) -> String {
     let line = |start: usize| text[..start].matches('\n').count() + 1;
     let line = error.span().map_or(String::new(), |span| format!("line {}: ", line(span.start)));
     format!("{line}{}", in_user_words(error.message()))
 }
 
-/// How far the loss of a part of a batch is from that of the whole only if it is wrong.
+/// Distance from the golden loss beyond which the loss of a part of a batch is wrong.
 const FAR_NATS: f64 = 2.0;
 
-/// Compares losses as they come.
+/// Compares losses as they arrive.
 #[derive(Debug, Clone)]
 pub struct GoldenWatch {
     golden: Golden,
@@ -176,18 +177,18 @@ pub struct GoldenWatch {
 }
 
 impl GoldenWatch {
-    /// Compares with these.
+    /// Creates a watch that compares with these losses.
     pub fn new(golden: Golden) -> Self {
         let tolerance_nats = golden.tolerance_nats;
         let check = GoldenCheck { compared: 0, worst_nats: 0.0, tolerance_nats, missed_step: None };
         Self { golden, check }
     }
 
-    /// Takes the loss of a step, and those of the ranks' own parts of its batch: one that is far
-    /// away while the others are not is the cause.
+    /// Checks the loss of a step. `of_ranks` are the losses of the ranks' own parts of its batch:
+    /// if only one is far away, its rank is the cause.
     ///
     /// # Errors
-    /// [`GoldenMiss`] when it is too far from the golden one.
+    /// [`GoldenMiss`] when the loss is too far from the golden one.
     pub fn observe(
         &mut self,
         step: u64,
@@ -212,7 +213,7 @@ impl GoldenWatch {
         Err(GoldenMiss { step, found: loss, golden, tolerance_nats, far: only })
     }
 
-    /// How they compare so far.
+    /// Result of the comparison so far.
     pub fn check(&self) -> GoldenCheck {
         self.check
     }

@@ -1,4 +1,4 @@
-//! Where the time of a run went, over all its attempts.
+//! Goodput: breakdown of a run's time, over all its attempts.
 
 use crate::attempt::Attempt;
 use crate::record::Record;
@@ -6,7 +6,7 @@ use crate::sections::{Anomaly, Goodput};
 use crate::steps::StepSeries;
 
 impl Goodput {
-    /// `None` before the last attempt has ended.
+    /// Computes the goodput; `None` before the last attempt has ended.
     pub(super) fn of(record: &Record, series: &StepSeries) -> Option<Self> {
         let attempts = &record.attempts;
         attempts.last()?.ended_unix_ms?;
@@ -49,18 +49,18 @@ impl Goodput {
     }
 }
 
-/// From the start of the process until ranks agree and the attempt is recorded: by its record it
-/// started only then.
+/// Time from the start of the process until the ranks agree and the attempt is recorded, which is
+/// its recorded start.
 fn start_seconds(attempt: &Attempt) -> f64 {
     attempt.start.as_ref().map_or(0.0, |parts| parts.bootstrap_seconds + parts.wire_up_seconds)
 }
 
-/// From the start of the process, as far as its end is known.
+/// Time from the start of the process, as far as its end is known.
 fn elapsed_seconds(attempt: &Attempt) -> f64 {
     start_seconds(attempt) + attempt.ran_ms() as f64 / 1e3
 }
 
-/// Between two attempts; none where the clock of the later one is behind.
+/// Time between two attempts; 0 if the clock of the later one is behind.
 fn down_seconds(pair: &[Attempt]) -> f64 {
     let until_recorded = pair[1].started_unix_ms.saturating_sub(end(&pair[0])) as f64 / 1e3;
     (until_recorded - start_seconds(&pair[1])).max(0.0)
@@ -70,7 +70,7 @@ fn end(attempt: &Attempt) -> u64 {
     attempt.ended_unix_ms.unwrap_or(attempt.started_unix_ms)
 }
 
-/// Says which attempts began before the end of the one before: their clocks differ.
+/// Reports attempts that began before the end of the previous one: their clocks differ.
 pub(super) fn clock_anomalies(attempts: &[Attempt]) -> Vec<Anomaly> {
     let behind = attempts.windows(2).filter_map(|pair| {
         let [earlier, later] = [pair[0].number, pair[1].number];
@@ -85,7 +85,8 @@ pub(super) fn clock_anomalies(attempts: &[Attempt]) -> Vec<Anomaly> {
     behind.collect()
 }
 
-/// An attempt that ended before it had restored a checkpoint made no steps and lost none.
+/// Counts the lost steps. An attempt that ended before it had restored a checkpoint made no steps
+/// and lost none.
 fn lost_steps(attempts: &[Attempt]) -> u64 {
     let started = attempts.iter().filter(|attempt| attempt.resumed_after_step.is_some());
     let started: Vec<_> = started.collect();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::files::{self, regular_file};
 
-/// Replaces a file by a value as JSON, durably.
+/// Replaces a file with a value as JSON, durably.
 ///
 /// # Panics
 /// When the value cannot be serialized, which plain data always can.

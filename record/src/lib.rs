@@ -2,8 +2,8 @@
 //! and the vocabulary that they share with everything that reads or writes them (phases,
 //! statistics, exit codes, number formats).
 //!
-//! This crate depends on no other one of the workspace. A type that two crates need in the record
-//! is defined here.
+//! This crate depends on no other crate of the workspace. Types of the record that two crates need
+//! are defined here.
 
 pub mod anomalies;
 mod attempt;

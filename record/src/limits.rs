@@ -1,5 +1,5 @@
-//! Largest sizes of files that are read whole. A larger one was not written by this program, and is
-//! refused before it is read: it may fill the memory. Files of checkpoints have theirs in
+//! Size limits of files that are read whole. A larger file was not written by this program, and is
+//! refused before it is read, as it may fill the memory. Limits of checkpoint files are in
 //! `checkpoint/src/format/limits.rs`.
 
 /// `record.json`: some kilobytes for each rank and for each attempt. Enough for 10,000 ranks with a

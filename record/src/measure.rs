@@ -32,16 +32,16 @@ pub struct Reference {
 /// A rate of the model's FLOPs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlopsPerSecond {
-    /// Attention counted causal.
+    /// Rate with attention counted causal.
     pub causal: f64,
-    /// Attention counted full, as in published tables of Llama.
+    /// Rate with attention counted full, as in published tables of Llama.
     pub full: f64,
 }
 
 impl Record {
-    /// Fills in what can be calculated from the steps: `steps`, `phases`, `tokens_per_second`,
-    /// `rank_flops_per_second`, `mfu_*`, `goodput` and `fingerprint`. Without steps they stay `null`; `goodput` also needs
-    /// the last attempt to have ended.
+    /// Fills in the figures that follow from the steps: `steps`, `phases`, `tokens_per_second`,
+    /// `rank_flops_per_second`, `mfu_*`, `goodput` and `fingerprint`. Without steps they stay
+    /// `null`; `goodput` also needs the last attempt to have ended.
     ///
     /// `weights` is the BLAKE3 digest of the final weights.
     pub fn measure(
@@ -87,13 +87,13 @@ impl Record {
     }
 }
 
-/// Most entries of a record's series of steps.
+/// Maximum number of entries of a record's series of steps.
 const SERIES_BLOCKS_MAX: usize = 256;
 
-/// Most checkpoints of which a record has each.
+/// Maximum number of checkpoints that a record lists.
 const SAVED_MAX: usize = 256;
 
-/// Bins of a record's histogram of step times.
+/// Number of bins of a record's histogram of step times.
 const HISTOGRAM_BINS: usize = 40;
 
 impl StepsSummary {
@@ -135,7 +135,7 @@ impl MeasuredSteps<'_> {
         self.sum(|block| block.steps)
     }
 
-    /// Of single steps.
+    /// Distribution over single steps.
     fn distribution(&self, of: impl Fn(&Typical) -> f64) -> Option<Distribution> {
         Distribution::of(self.blocks.iter().filter_map(|block| block.typical.as_ref()).map(of))
     }
@@ -165,7 +165,8 @@ fn phases(steps: MeasuredSteps<'_>) -> ByPhase<PhaseSummary> {
 }
 
 impl Clocks {
-    /// Total tokens over total time, so that slow steps are weighted by their time.
+    /// Computes rates from total tokens over total time, so that slow steps are weighted by their
+    /// time.
     fn of(steps: MeasuredSteps<'_>, world: usize) -> Self {
         let tokens = steps.sum(|block| block.tokens);
         let rate = |seconds: f64| {
@@ -180,7 +181,7 @@ impl Clocks {
 }
 
 impl TargetRecord {
-    /// The target of a run, with the step that reached it.
+    /// Builds the target of a run, with the step that reached it.
     pub fn of(target: TargetLoss, series: &StepSeries) -> Self {
         let reached = series.reached();
         Self {
@@ -193,7 +194,7 @@ impl TargetRecord {
 }
 
 impl Collectives {
-    /// Communication in the measured steps; `None` without steps.
+    /// Summarizes communication in the measured steps; `None` without steps.
     pub fn of(
         series: &StepSeries,
         backend: &str,
@@ -219,8 +220,8 @@ impl Collectives {
 }
 
 impl Checkpoints {
-    /// Size and time of an attempt's checkpoints, and of their copies on farther tiers; `None`
-    /// without any.
+    /// Summarizes size and time of an attempt's checkpoints, and of their copies on farther tiers;
+    /// `None` without any.
     pub fn of(saves: &Saves, promoted: Vec<PromotedTo>) -> Option<Self> {
         let Saves { committed: saved, failed, skipped, triggers } = saves;
         let last = saved.last()?;
@@ -247,7 +248,7 @@ impl Checkpoints {
 }
 
 impl Saves {
-    /// The tier that most checkpoints were saved on; of several the last by name.
+    /// Tier that most checkpoints were saved on; the last by name if several have as many.
     fn usual_tier(&self) -> Option<&str> {
         let mut counts = BTreeMap::new();
         for saved in &self.committed {

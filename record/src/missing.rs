@@ -5,15 +5,15 @@ use crate::machine::DeviceProperties;
 use crate::record::Record;
 use crate::sections::Anomaly;
 
-/// Start of its text.
+/// Start of the anomaly's text.
 const MISSING: &str = "null in the record: ";
 
 impl Record {
     /// Adds the anomaly that lists missing figures with the reasons, and replaces an earlier one.
     ///
     /// A figure that does not apply is not missing: the MFU of a processor without a published
-    /// peak, transports between CPUs, times of a run without steps, what a failed run did not
-    /// reach. Transports between GPUs have an anomaly of their own.
+    /// peak, transports between CPUs, times of a run without steps, figures that a failed run did
+    /// not reach. Transports between GPUs have an anomaly of their own.
     pub fn note_missing(&mut self) {
         self.anomalies.retain(|anomaly| !anomaly.text.starts_with(MISSING));
         let parts = [self.missing_matmul_rate(), self.missing_peak(), self.missing_machine()];

@@ -1,15 +1,15 @@
-//! Published peaks of GPUs, for MFU, and sizes of their memory, for what cannot fit.
+//! Published peaks of GPUs, for MFU, and their memory sizes, to find workloads that cannot fit.
 //!
-//! Dense rates of matrix products by NVIDIA's data sheets, where those are half of what is stated
-//! "with sparsity": A100 (nvidia-a100-datasheet-us, 2021), H100 (h100-datasheet, 2024), H200
+//! Rates are those of dense matrix products in NVIDIA's data sheets, half of the rate where one is
+//! stated "with sparsity": A100 (nvidia-a100-datasheet-us, 2021), H100 (h100-datasheet, 2024), H200
 //! (h200-datasheet, 2024), L4, L40S, A10, A30, A40 (their data sheets), B200 (HGX B200, 2024).
 //! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
 //!
-//! Memory is what the same data sheets call GB, which are 2^30 bytes: the driver has a few percent
-//! less to give.
+//! Memory sizes are the GB of the same data sheets, which are 2^30 bytes: the driver offers a few
+//! percent less.
 //!
-//! Names are those of the driver, and must match as a whole: an H20 is no H200, and a GPU that is
-//! not listed has no peak.
+//! Names are those of the driver, and must match as a whole: an H20 is not an H200, and a GPU that
+//! is not listed has no peak.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ const PEAKS: [Peak; 16] = [
     peak("NVIDIA A40", 48, 149.7, Some(37.4)),
 ];
 
-/// The published peak of a GPU in FLOP/s, if there is one.
+/// Published peak of a GPU in FLOP/s, if there is one.
 fn published_flops_per_second(name: &str, compute: Compute) -> Option<f64> {
     let peak = PEAKS.iter().find(|peak| peak.name == name)?;
     let teraflops = match compute {
@@ -63,15 +63,15 @@ fn published_flops_per_second(name: &str, compute: Compute) -> Option<f64> {
     teraflops.map(|teraflops| teraflops * 1e12)
 }
 
-/// The published size of a GPU's memory in bytes, by the name that NVIDIA's GPU feature discovery
-/// gives it in the label `nvidia.com/gpu.product`: dashes for spaces.
+/// Published size of a GPU's memory in bytes, by its name in the label `nvidia.com/gpu.product` of
+/// NVIDIA's GPU feature discovery: dashes for spaces.
 pub fn memory_bytes_of_product(label: &str) -> Option<u64> {
     let gpu = PEAKS.iter().find(|peak| peak.name.replace(' ', "-") == label)?;
     Some(gpu.memory_gib << 30)
 }
 
-/// The published peak of one rank in FLOP/s: its share, where ranks share GPUs. `None` where the
-/// ranks' GPUs differ or have none.
+/// Published peak of one rank in FLOP/s: its share, if ranks share GPUs. `None` if a rank has no
+/// GPU, or the GPUs differ or have no published peak.
 pub fn of_a_rank(ranks: &[RankRecord], compute: Compute) -> Option<f64> {
     let devices: Option<Vec<_>> = ranks.iter().map(|rank| rank.device.as_ref()).collect();
     let devices = devices?;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a rank is doing. The names are the same in the record, in metrics and in traces.
+/// Activity of a rank. Its names are the same in the record, in metrics and in traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -17,7 +17,7 @@ pub enum Phase {
     CommExposed,
     /// Norm, clip and update.
     Optimizer,
-    /// Training is stopped for a checkpoint.
+    /// Training stopped for a checkpoint.
     Checkpoint,
     /// Held-out loss.
     Eval,
@@ -38,7 +38,7 @@ impl Phase {
         Self::Other,
     ];
 
-    /// The name in files.
+    /// Name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -96,7 +96,7 @@ impl<T: Copy> ByPhase<T> {
         }
     }
 
-    /// The value of a phase, to be changed.
+    /// Mutable value of a phase.
     pub fn get_mut(&mut self, phase: Phase) -> &mut T {
         match phase {
             Phase::Data => &mut self.data,

@@ -1,6 +1,6 @@
-//! SplitMix64, for verdicts that are the same each time.
+//! SplitMix64 random numbers, for reproducible verdicts.
 
-/// The generator with its state; the seed is the first.
+/// Generator with its state, initially the seed.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
@@ -13,17 +13,17 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// A whole number below `end`.
+    /// Returns an integer below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// From 0 to 1.
+    /// Returns a uniform number from 0 to 1.
     pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Standard normal.
+    /// Returns a standard normal number.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(1.0 - self.uniform())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.uniform())

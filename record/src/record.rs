@@ -1,6 +1,6 @@
 //! `record.json`, the result of a run.
 //!
-//! It is written when an attempt starts and when it ends, also when it fails, and replaced
+//! The record is written when an attempt starts and when it ends, also when it fails, and replaced
 //! atomically. Unknown values are `null`.
 
 use std::fs;
@@ -28,49 +28,49 @@ use crate::sections::{
 use crate::unusable::{MEASURED_STEPS_MIN, Unusable};
 use crate::{json, seal};
 
-/// Version of the record's schema. A reader refuses others.
+/// Version of the record's schema. A reader refuses other versions.
 pub const SCHEMA: u32 = 4;
 
-/// The file in a run's folder that says which run it is.
+/// File in a run's folder that identifies the run.
 pub const IDENTITY: &str = "identity.json";
 
-/// The path of a record, and what it is or why it cannot be read.
+/// Path of a record, with the record or the error that prevents reading it.
 pub type AtPath<E> = (PathBuf, Result<Record, E>);
 
 /// The record of a run. The order of the fields is the order in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// [`SCHEMA`] of the program that wrote it.
+    /// Schema version: [`SCHEMA`] of the program that wrote it.
     pub schema: u32,
     /// State of the run.
     pub status: Status,
     /// Exit code of rank 0's process; `null` while it runs.
     pub exit_code: Option<u8>,
-    /// Why it did not complete; `null` if it did, and while it runs.
+    /// Reason why it did not complete; `null` if it did, and while it runs.
     pub reason: Option<Reason>,
-    /// What was computed.
+    /// Workload that was computed.
     pub workload: WorkloadRecord,
     /// The settings outside the workload: `[run] [collectives] [checkpoint] [telemetry]`; and
     /// `initial_weights`, their source if they were not initialised from the seed.
     pub run: serde_json::Value,
-    /// The job of a cluster that it is of; `null` outside of one.
+    /// Cluster job of the run; `null` outside a cluster.
     #[serde(default)]
     pub job: Option<JobRecord>,
-    /// The machine and the software of rank 0.
+    /// Machine and software of rank 0.
     pub environment: Environment,
-    /// The nodes of the last attempt, those that are alike together, the largest group first.
+    /// Nodes of the last attempt, in groups that are alike, the largest group first.
     #[serde(default)]
     pub nodes: Vec<NodeGroup>,
-    /// Every rank of the last attempt, in the order of ranks.
+    /// Ranks of the last attempt, in order.
     pub ranks: Vec<RankRecord>,
     /// All attempts of the run, in order.
     pub attempts: Vec<Attempt>,
     /// Times and losses of all steps, on rank 0, without those that a later attempt repeated;
-    /// `null` before any step.
+    /// `null` before the first step.
     pub steps: Option<StepsSummary>,
-    /// The loss that the last attempt was to stop at; `null` without one, and while it runs.
+    /// Target loss of the last attempt; `null` without one, and while it runs.
     pub target_loss: Option<TargetRecord>,
-    /// Where the time of measured steps went on rank 0; the shares add up to 1.
+    /// Breakdown of the time of measured steps on rank 0; the shares add up to 1.
     pub phases: Option<ByPhase<PhaseSummary>>,
     /// Tokens per second over the measured steps, without and with checkpoints and evaluation.
     pub tokens_per_second: Option<Clocks>,
@@ -81,27 +81,28 @@ pub struct Record {
     /// Share of the device's published peak, attention counted causal; `null` without a published
     /// peak, as on every CPU.
     pub mfu_causal: Option<f64>,
-    /// The same with attention counted full.
+    /// Share of the device's published peak, attention counted full.
     pub mfu_full: Option<f64>,
     /// Share of the matmul rate measured on the same device in the same run.
     pub mfu_measured: Option<MfuMeasured>,
     /// Communication on rank 0; `null` for a single rank.
     pub collectives: Option<Collectives>,
-    /// How each rank sends to others by NCCL, by its log after the first step of the last attempt;
-    /// `null` where NCCL was not used or its log names no pair.
+    /// Transports of NCCL between ranks, from its log after the first step of the last attempt;
+    /// `null` if NCCL was not used or its log names no pair.
     pub transports: Option<Vec<Transport>>,
-    /// Where the last attempt kept checkpoints, the nearest first.
+    /// Tiers on which the last attempt kept checkpoints, the nearest first.
     #[serde(default)]
     pub tiers: Vec<TierRecord>,
     /// Checkpoints committed by the last attempt.
     pub checkpoints: Option<Checkpoints>,
-    /// What each node did in the last attempt; only that of rank 0 where the attempt failed.
+    /// Hardware summary of each node in the last attempt; only that of rank 0 if the attempt
+    /// failed.
     #[serde(default)]
     pub hosts: Vec<HostRecord>,
-    /// The energy of the last attempt; `null` where nothing tells it.
+    /// Energy of the last attempt; `null` if nothing reports it.
     #[serde(default)]
     pub energy: Option<Energy>,
-    /// What training costs; `null` without `telemetry.price_per_node_hour`.
+    /// Cost of training; `null` without `telemetry.price_per_node_hour`.
     #[serde(default)]
     pub cost: Option<Cost>,
     /// Share of the time since the first start that was spent in steps that were kept.
@@ -110,14 +111,14 @@ pub struct Record {
     pub fingerprint: Option<Fingerprint>,
     /// Unusual events, and values that could not be determined.
     pub anomalies: Vec<Anomaly>,
-    /// BLAKE3 digest of all other fields, by which a change of the file is found; `null` in records
-    /// of versions without it.
+    /// BLAKE3 digest of all other fields, which reveals a change of the file; `null` in records of
+    /// versions without it.
     #[serde(default)]
     pub digest: Option<String>,
 }
 
 impl Record {
-    /// The record of a run that starts: nothing is measured yet.
+    /// Creates the record of a run that starts: nothing is measured yet.
     pub fn running(
         workload: WorkloadRecord,
         run: serde_json::Value,
@@ -179,13 +180,13 @@ impl Record {
         schemars::schema_for!(Self).to_value()
     }
 
-    /// Whether others can be compared with it.
+    /// Returns whether other records can be compared with this one.
     pub fn is_measured(&self) -> bool {
         self.unusable().is_none()
     }
 
-    /// Why its figures cannot be compared with others; `None` if they can be. Faults are named only
-    /// where there is no other reason.
+    /// Returns why the figures cannot be compared with those of other records; `None` if they can
+    /// be. Injected faults are reported only without another reason.
     pub fn unusable(&self) -> Option<Unusable> {
         if self.status != Status::Complete {
             return Some(Unusable::Incomplete(self.status));
@@ -209,13 +210,13 @@ impl Record {
         self.attempts.iter().flat_map(|attempt| &attempt.injected).map(String::as_str)
     }
 
-    /// Start of the first attempt; 0 without any.
+    /// Start of the first attempt, Unix time in milliseconds; 0 without attempts.
     pub fn started_unix_ms(&self) -> u64 {
         self.attempts.first().map_or(0, |attempt| attempt.started_unix_ms)
     }
 
-    /// Tokens per second of all ranks by the step clock; `None` of a run that is not complete, or
-    /// into which faults were injected: its figures are no result.
+    /// Tokens per second of all ranks by the step clock; `None` for a run that is not complete or
+    /// has injected faults, as its figures are no result.
     pub fn result_rate(&self) -> Option<f64> {
         let is_result = self.status == Status::Complete && self.injected().next().is_none();
         self.tokens_per_second.filter(|_| is_result).map(|rates| rates.step.total)
@@ -234,7 +235,7 @@ impl Record {
         json::write(&Self::path(dir), &self.sealed())
     }
 
-    /// The same record with its digest, as it is written.
+    /// Returns the record with its digest, as it is written.
     pub fn sealed(&self) -> Self {
         let record = self.clone();
         Self { digest: Some(seal::digest(self)), ..record }
@@ -250,17 +251,18 @@ impl Record {
         Self::read_by(regular_file::read, &Self::path(dir))
     }
 
-    /// Reads all records of a place: a file, the folder of a run, or a folder of such folders and
-    /// files. Each with its path, in the order of names.
+    /// Reads all records of a place, each with its path, in the order of names. A place is a file,
+    /// the folder of a run, or a folder of such folders and files.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`Error::NoRecord`] where there is none.
+    /// Same errors as [`read`](Self::read); [`Error::NoRecord`] where there is none.
     pub fn read_all(place: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
         let each = Self::read_each(place)?.into_iter();
         each.map(|(path, record)| Ok((path, record?))).collect()
     }
 
-    /// The same where one that cannot be read, or a run without one, is not the end.
+    /// Reads all records of a place like [`read_all`](Self::read_all), with an error in place of
+    /// each record that is missing or cannot be read.
     ///
     /// # Errors
     /// [`Error::NoRecord`] where there is none; [`Error::Io`] for a folder that cannot be listed.
@@ -294,7 +296,8 @@ impl Record {
         if found.is_empty() { Err(Error::NoRecord { path: of_run }) } else { Ok(found) }
     }
 
-    /// Of a run's folder; or by `read_named` of a file that a user has named, which may be a link.
+    /// Reads a record with `read`: that of a run's folder, or by `read_named` a file that a user
+    /// has named, which may be a link.
     fn read_by(
         read: fn(&Path, u64) -> Result<Vec<u8>, IoError>,
         path: &Path,
@@ -306,7 +309,7 @@ impl Record {
         Self::parse(path, &bytes)
     }
 
-    /// The record in a file with this content.
+    /// Parses the record in a file with this content.
     ///
     /// # Errors
     /// [`Error::Schema`] when it is of another version, [`Error::Malformed`] when it is damaged,
@@ -332,7 +335,8 @@ pub fn injected_warning<'a>(faults: impl Iterator<Item = &'a str>) -> Option<Str
     })
 }
 
-/// Whether a folder is that of a run, also of one that ended before its record or has lost it.
+/// Returns whether a folder is that of a run, including a run that ended before its record or has
+/// lost it.
 pub fn is_run(folder: &Path) -> bool {
     [Record::path(folder), folder.join(IDENTITY)].iter().any(|file| file.is_file())
 }

@@ -1,4 +1,4 @@
-//! `attempts[].recovery`: where a restored state came from.
+//! `attempts[].recovery`: sources of a restored state.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::number_format;
 
-/// How an attempt got the state of the checkpoint that it resumed from.
+/// Recovery of the checkpoint state that an attempt resumed from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recovery {
-    /// Until the slowest rank had found, read and verified its part.
+    /// Time until the slowest rank had found, read and verified its part.
     pub seconds: f64,
-    /// What all ranks read, by tier, the nearest first.
+    /// Bytes read by all ranks, by tier, the nearest first.
     pub sources: Vec<RecoverySource>,
 }
 
@@ -23,7 +23,7 @@ pub struct RecoverySource {
     pub tier: String,
     /// Bytes over all ranks.
     pub bytes: u64,
-    /// Of those, what ranks on other nodes read and sent.
+    /// Part of these bytes that ranks on other nodes read and sent.
     pub from_peers_bytes: u64,
 }
 

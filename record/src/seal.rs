@@ -1,7 +1,7 @@
 //! Digests inside JSON files: a file that was damaged or edited after it was written is refused.
 //!
 //! `digest` is the BLAKE3 digest of everything else in the file, whatever its white space and the
-//! order of its keys. A file without one, as of an older version, is read as it is.
+//! order of its keys. A file without one, as from an older version, is read without a check.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// The digest of a value whose own `digest` is not counted.
+/// Computes the digest of a value, without its own `digest` field.
 ///
 /// # Panics
 /// When the value cannot be serialized, which plain data always can.
 pub fn digest(value: &impl Serialize) -> String {
-    // By its text: numbers of other precisions read back as what the text says.
+    // Digest the text that is read back: numbers of other precisions become what the text says.
     let bytes = serde_json::to_vec(value).expect("plain data in memory");
     let value: Value = serde_json::from_slice(&bytes).expect("what was just written");
     digest_of(value)

@@ -19,20 +19,20 @@ use crate::trigger::Trigger;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It is running, or it was killed before it could record its end.
+    /// Running, or killed before it could record its end.
     Running,
     /// All steps are done.
     Complete,
-    /// It was stopped on request, and can be resumed from a committed checkpoint.
+    /// Stopped on request; it can be resumed from a committed checkpoint.
     Stopped,
-    /// It ended with an error.
+    /// Ended with an error.
     Failed,
-    /// Its figures must not be used.
+    /// Void: its figures must not be used.
     Void,
 }
 
 impl Status {
-    /// The name in files.
+    /// Name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -44,7 +44,7 @@ impl Status {
     }
 }
 
-/// Why a run did not complete.
+/// Reason why a run did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
     /// Rank that caused it.
@@ -53,14 +53,14 @@ pub struct Reason {
     pub host: Option<String>,
     /// Step in which it happened, from 1.
     pub step: Option<u64>,
-    /// What that rank was doing at that time.
+    /// Activity of that rank at that time.
     pub phase: Option<Phase>,
     /// The error message.
     pub text: String,
 }
 
 impl Reason {
-    /// This reason with what a rank has said of it.
+    /// Adds a rank's own account to this reason.
     #[must_use]
     pub fn and_said(self, said: Self) -> Self {
         let parts = [self.text, said.text].into_iter().filter(|text| !text.is_empty());
@@ -73,10 +73,10 @@ impl Reason {
     }
 }
 
-/// What was computed.
+/// Workload that was computed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkloadRecord {
-    /// Hash of everything that determines what is computed.
+    /// Hash of everything that determines the computation.
     pub id: String,
     /// Name of the preset or file.
     pub name: String,
@@ -84,63 +84,64 @@ pub struct WorkloadRecord {
     pub config: serde_json::Value,
 }
 
-/// One rank: where it ran, and how fast.
+/// One rank: its place and its speed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankRecord {
-    /// Its number, from 0.
+    /// Number of the rank, from 0.
     pub rank: usize,
-    /// Name of its host; in a pod, the pod's name.
+    /// Name of the host; in a pod, the pod's name.
     pub host: String,
-    /// Name of the node that runs the pod, where `NODE_NAME` tells it.
+    /// Name of the node that runs the pod, if `NODE_NAME` is set.
     #[serde(default)]
     pub node: Option<String>,
-    /// Id of its process on that host.
+    /// Process id on that host.
     pub pid: u32,
-    /// Cores it is bound to; `null` when it is not bound.
+    /// Cores it is bound to; `null` if it is not bound.
     pub cores: Option<Vec<usize>>,
-    /// Compute threads.
+    /// Number of compute threads.
     pub threads: usize,
-    /// Logical processors that are available to the launcher and that no rank of the machine is
-    /// bound to: the same number on every rank of a machine.
+    /// Number of logical processors that are available to the launcher and that no rank of the
+    /// machine is bound to: equal on every rank of a machine.
     pub unused_cores: usize,
     /// Instruction set of our matmul in the precision of the run, as chosen at run time; `null`
     /// where the engine has a matmul of its own.
     pub matmul_kernel: Option<String>,
-    /// The GPU that it computes on; `null` where the processor does.
+    /// GPU that it computes on; `null` if the processor computes.
     pub device: Option<DeviceProperties>,
-    /// By what it reaches other nodes: what NCCL has logged, else the active port for RDMA that is
-    /// nearest to its GPU by PCIe; without a GPU, the network interface that carries MPI. `null`
-    /// where the system does not say that without doubt, and on CPUs of a single node.
+    /// NIC to other nodes: as logged by NCCL, else the active RDMA port that is nearest to its GPU
+    /// by PCIe; without a GPU, the network interface that carries MPI. `null` if the system does
+    /// not identify it without doubt, and on CPUs of a single node.
     #[serde(default)]
     pub nic: Option<String>,
-    /// Where that GPU is attached; `null` without one, and where the system does not say.
+    /// NUMA node of that GPU; `null` without a GPU, and if the system does not report it.
     pub numa: Option<NumaRecord>,
-    /// Planned peak memory of the host, given whether the ranks of its node share memory.
+    /// Planned peak memory of the host, which depends on whether the ranks of its node share
+    /// memory.
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
-    /// Its buckets, in the order in which they are waited for; empty on a single rank, in jobs of
-    /// more than 256 ranks, and until the attempt ends.
+    /// Buckets, in the order in which they are waited for; empty on a single rank, in jobs of more
+    /// than 256 ranks, and until the attempt ends.
     #[serde(default)]
     pub buckets: Vec<BucketRecord>,
-    /// Its own time of the attempt's steps; `null` until the attempt ends.
+    /// Own time in the attempt's steps; `null` until the attempt ends.
     pub times: Option<OwnTimes>,
-    /// What it reached at the same work as all other ranks after the first step; `null` on a single
-    /// rank, and where that was not measured.
+    /// Rates at work that is equal on all ranks, after the first step; `null` on a single rank, and
+    /// if not measured.
     #[serde(default)]
     pub sniffed: Option<Sniffed>,
-    /// When the attempt last found it slower than the other ranks; `null` if it never did.
+    /// Last time that the attempt found it slower than the other ranks; `null` if it never did.
     #[serde(default)]
     pub straggler: Option<Straggler>,
-    /// What its GPU did; `null` without one, where NVML does not tell it, and until the attempt
-    /// ends. Of ranks other than 0 also `null` where the attempt failed.
+    /// Summary of its GPU; `null` without a GPU, without data from NVML, and until the attempt
+    /// ends. For ranks other than 0 also `null` if the attempt failed.
     #[serde(default)]
     pub gpu: Option<HardwareSummary>,
 }
 
 impl RankRecord {
-    /// The rank with its place, as in `rank 9 (job-worker-1 on node-b, local rank 1, NVIDIA H100
-    /// 0000:17:00.0, NIC mlx5_0:1)`.
+    /// Describes the rank with its place, as in `rank 9 (job-worker-1 on node-b, local rank 1,
+    /// NVIDIA H100 0000:17:00.0, NIC mlx5_0:1)`.
     pub fn location(&self, ranks: &[Self]) -> String {
         let Self { rank, host, node, device, nic, .. } = self;
         let local_rank = ranks[..*rank].iter().filter(|other| other.host == *host).count();
@@ -158,7 +159,7 @@ impl RankRecord {
 pub struct HostRecord {
     /// Name of the host.
     pub host: String,
-    /// What its processors, memory, network and disks did.
+    /// Summary of its processors, memory, network and disks.
     #[serde(flatten)]
     pub summary: HardwareSummary,
     /// Ports of its RDMA adapters.
@@ -170,7 +171,7 @@ pub struct HostRecord {
 pub struct NumaRecord {
     /// Number of the node.
     pub device_node: usize,
-    /// Whether the rank's threads run on cores of that node only.
+    /// True if the rank's threads run on cores of that node only.
     pub is_local: bool,
 }
 
@@ -179,13 +180,13 @@ pub struct NumaRecord {
 pub struct StepsSummary {
     /// Number of the last step.
     pub completed: u64,
-    /// Steps in the file; fewer than `completed` only if a machine lost what it wrote.
+    /// Number of steps in the file; fewer than `completed` only if a machine lost written data.
     pub recorded: u64,
-    /// Steps of the last attempt that are its warm-up, and not measured.
+    /// Number of warm-up steps of the last attempt, which are not measured.
     pub warmup: u64,
     /// Number of measured steps: those of the last attempt after its warm-up.
     pub measured: u64,
-    /// Whether step times had settled by then: the warm-up was found by the rule MSER-5, and the
+    /// True if step times had settled by then: the warm-up was found by the rule MSER-5, and the
     /// medians of both halves of the measured steps differ by at most 5 %.
     pub is_steady: bool,
     /// Tokens of all recorded steps.
@@ -204,39 +205,39 @@ pub struct StepsSummary {
     pub step_ms: Distribution,
     /// Milliseconds per step with checkpoints and evaluation.
     pub wall_ms: Distribution,
-    /// How often step times were how long, in milliseconds.
+    /// Histogram of step times, in milliseconds.
     pub histogram: Histogram,
-    /// All steps in blocks of 1, 2, 4, ... steps: at most some hundred.
+    /// All steps in blocks of 1, 2, 4, ... steps: at most a few hundred blocks.
     pub series: Vec<StepBlock>,
 }
 
-/// The loss of `--target-loss`, and when it was reached.
+/// Loss of `--target-loss`, and the step that reached it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetRecord {
-    /// Nats per token.
+    /// Target loss, nats per token.
     pub nats: f64,
-    /// Whether it is a held-out loss, and not the loss of a step.
+    /// True for a held-out loss, false for the loss of a step.
     pub held_out: bool,
-    /// The first step that reached it; `null` if none did.
+    /// First step that reached it; `null` if none did.
     pub step: Option<u64>,
-    /// Wall time of all steps up to and with that one, evaluations and the saves between them
-    /// included; starts, and steps that a later attempt repeated, are not.
+    /// Wall time of all steps up to and including that one, with evaluations and the saves between
+    /// them, without starts and steps that a later attempt repeated.
     pub seconds: Option<f64>,
 }
 
 /// FLOPs of forward and backward per token: matmuls only, with logits, without embedding lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlopsPerToken {
-    /// Attention counted over the lower triangle.
+    /// FLOPs with attention counted over the lower triangle.
     pub causal: f64,
-    /// Attention counted over all pairs.
+    /// FLOPs with attention counted over all pairs.
     pub full: f64,
 }
 
-/// Where time went in the measured steps.
+/// Time of a phase in the measured steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PhaseSummary {
-    /// Sum over the measured steps.
+    /// Seconds, the sum over the measured steps.
     pub seconds: f64,
     /// Part of the wall time of the measured steps.
     pub share: f64,
@@ -247,25 +248,25 @@ pub struct PhaseSummary {
 /// Rates over the measured steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Clocks {
-    /// Over the time without checkpoints and evaluation.
+    /// Rate over the time without checkpoints and evaluation.
     pub step: Rate,
-    /// Over all time.
+    /// Rate over all time.
     pub wall: Rate,
 }
 
 impl Clocks {
-    /// The name of [`step`](Self::step) in all that people read.
+    /// Name of [`step`](Self::step) in text for people.
     pub const STEP_RATE: &str = "tokens/s (step clock)";
-    /// The name of [`wall`](Self::wall).
+    /// Name of [`wall`](Self::wall) in text for people.
     pub const WALL_RATE: &str = "tokens/s (wall clock)";
 }
 
 /// Tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rate {
-    /// All ranks together.
+    /// Rate of all ranks together.
     pub total: f64,
-    /// One rank.
+    /// Rate of one rank.
     pub per_rank: f64,
 }
 
@@ -273,9 +274,9 @@ pub struct Rate {
 /// checkpoints and evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MfuMeasured {
-    /// Attention counted causal.
+    /// Utilisation with attention counted causal.
     pub causal: f64,
-    /// Attention counted full.
+    /// Utilisation with attention counted full.
     pub full: f64,
     /// Matmul rate of one rank's device, FLOP/s.
     pub matmul_flops_per_second: f64,
@@ -286,7 +287,7 @@ pub struct MfuMeasured {
 pub struct Collectives {
     /// Backend, as in `mpi`.
     pub backend: String,
-    /// The library's own name and version.
+    /// Name and version that the library reports.
     pub library: Option<String>,
     /// Smallest size of a gradient bucket: the segment that reaches it is the bucket's last.
     pub bucket_bytes: u64,
@@ -295,7 +296,7 @@ pub struct Collectives {
     /// Time per step in which gradients, or weights of a sharded optimizer, were in flight, hidden
     /// or not.
     pub total_ms: Distribution,
-    /// Communication per step that compute waited for.
+    /// Communication time per step that compute waited for.
     pub exposed_ms: Distribution,
     /// Share of the total that was hidden behind computation; 0 without communication.
     pub hidden_share: f64,
@@ -311,9 +312,9 @@ pub struct CheckpointSaved {
     pub step: u64,
     /// Bytes over all ranks.
     pub bytes: u64,
-    /// Time in which the slowest rank has made its files durable.
+    /// Time in which the slowest rank made its files durable.
     pub write_ns: u64,
-    /// From the trigger to the moment when training knew of the commit.
+    /// Time from the trigger until training learned of the commit.
     pub save_ns: u64,
     /// Time for which training was stopped.
     pub stall_ns: u64,
@@ -324,94 +325,94 @@ pub struct CheckpointSaved {
 pub struct PromotedTo {
     /// Name of the tier.
     pub tier: String,
-    /// How many were committed there.
+    /// Number of checkpoints committed there.
     pub count: usize,
     /// Number of steps that the newest checkpoint on the tier holds.
     pub last_step: Option<u64>,
-    /// Bytes per second while they were copied, over all ranks and all of them.
+    /// Copy rate in bytes per second, over all ranks and checkpoints.
     pub bytes_per_second: Option<f64>,
-    /// From when the copy of one began to its commit.
+    /// Time from the start of a checkpoint's copy to its commit.
     pub copy_ms: Option<Distribution>,
-    /// Tries of rank 0 that failed.
+    /// Number of failed tries of rank 0.
     pub failures: u64,
-    /// Why the last one failed.
+    /// Error of the last failed try.
     pub last_error: Option<String>,
-    /// How many did not get there because a newer one came first.
+    /// Number of checkpoints that were superseded by a newer one before they were copied.
     pub dropped: u64,
 }
 
-/// Where checkpoints were kept by the attempt that wrote the record.
+/// Tier on which the attempt that wrote the record kept checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TierRecord {
-    /// Its name, as in `nvme`.
+    /// Name of the tier, as in `nvme`.
     pub name: String,
-    /// The run's folder or URL on it.
+    /// Folder or URL of the run on the tier.
     pub address: String,
     /// Kind of the file system, as rank 0 sees it; `null` for an object store, and if unknown.
     pub filesystem: Option<String>,
 }
 
-/// An interval between saves that was calculated, as of the end of the attempt.
+/// Calculated interval between saves, as of the end of the attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CadenceRecord {
     /// Name of the tier.
     pub tier: String,
-    /// From one save to the next, by J. T. Daly's formula; not shorter than `durable_seconds`.
+    /// Time from one save to the next, by J. T. Daly's formula; not shorter than `durable_seconds`.
     pub interval_seconds: f64,
-    /// For how long the last save stopped training.
+    /// Time for which the last save stopped training.
     pub stall_seconds: f64,
-    /// From its trigger until it was durable on the tier.
+    /// Time from the trigger of that save until it was durable on the tier.
     pub durable_seconds: f64,
-    /// Of the job.
+    /// Mean time between failures of the job.
     pub mean_seconds_between_failures: f64,
-    /// Whether the configuration says so; else it is estimated.
+    /// True if the configuration sets that mean; else it is estimated.
     pub is_mean_given: bool,
 }
 
-/// What an attempt has saved.
+/// Saves of an attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Saves {
-    /// Those that were committed.
+    /// Committed checkpoints.
     pub committed: Vec<CheckpointSaved>,
-    /// How many of those for each reason.
+    /// Number of committed checkpoints by trigger.
     pub triggers: BTreeMap<Trigger, usize>,
-    /// How many failed.
+    /// Number of failed saves.
     pub failed: usize,
-    /// How many were due while another one was being written, and so were not started.
+    /// Number of saves that were due while another one was being written, and so were not started.
     pub skipped: usize,
 }
 
 /// Checkpoints committed by the attempt that wrote the record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoints {
-    /// The tier that most of them were saved on: rate and times are of those.
+    /// Tier that most checkpoints were saved on; rate and times are those of its checkpoints.
     #[serde(default)]
     pub tier: String,
-    /// How many, on all tiers.
+    /// Number of checkpoints, on all tiers.
     pub count: usize,
-    /// Number of steps that the last one holds.
+    /// Number of steps that the last checkpoint holds.
     pub last_step: u64,
-    /// Bytes of the last one over all ranks.
+    /// Bytes of the last checkpoint over all ranks.
     pub bytes: u64,
-    /// How many were due while another one was being written, and so were not started.
+    /// Number of saves that were due while another one was being written, and so were not started.
     #[serde(default)]
     pub skipped: usize,
-    /// How many were not saved because of an error.
+    /// Number of checkpoints that were not saved because of an error.
     #[serde(default)]
     pub failed: usize,
-    /// How many were saved for each reason.
+    /// Number of checkpoints by trigger.
     #[serde(default)]
     pub triggers: BTreeMap<Trigger, usize>,
-    /// Bytes per second while the slowest rank wrote, over those on `tier`.
+    /// Bytes per second while the slowest rank wrote, over the checkpoints on `tier`.
     pub bytes_per_second: f64,
-    /// From the trigger to the moment when training knew of the commit, of those on `tier`.
+    /// Time from the trigger until training learned of the commit, for checkpoints on `tier`.
     pub save_ms: Distribution,
-    /// Time for which training was stopped by one of those on `tier`.
+    /// Time for which a checkpoint on `tier` stopped training.
     pub stall_ms: Distribution,
-    /// The last of them.
+    /// Last committed checkpoints.
     #[serde(default)]
     pub saved: Vec<CheckpointSaved>,
-    /// Of tiers with `auto`.
+    /// Calculated intervals of tiers with `auto`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cadence: Vec<CadenceRecord>,
     /// Copies on farther tiers.
@@ -419,47 +420,47 @@ pub struct Checkpoints {
     pub promoted: Vec<PromotedTo>,
 }
 
-/// Where the time since the first start went, over all attempts: the parts add up to
+/// Breakdown of the time since the first start, over all attempts: the parts add up to
 /// `elapsed_seconds`.
 ///
 /// The buckets are those of Google's ml-goodput-measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Goodput {
-    /// All attempts, each from the start of its process, and the time between them.
+    /// Time of all attempts, each from the start of its process, and the time between them.
     pub elapsed_seconds: f64,
-    /// Time in steps that were kept, without what follows.
+    /// Time in steps that were kept, without the parts below.
     pub training_seconds: f64,
     /// `training_seconds` over `elapsed_seconds`.
     pub share: f64,
-    /// Waiting for data, in steps that were kept.
+    /// Time waiting for data, in steps that were kept.
     pub data_seconds: f64,
-    /// Waiting for checkpoints, in steps that were kept.
+    /// Time waiting for checkpoints, in steps that were kept.
     pub checkpoint_seconds: f64,
-    /// Evaluation, in steps that were kept.
+    /// Time of evaluation, in steps that were kept.
     pub evaluation_seconds: f64,
-    /// Starts of attempts, until a state is to be restored.
+    /// Time of the starts of attempts, until the state is initialised or restored.
     pub start_seconds: f64,
-    /// Initialising and restoring the state.
+    /// Time of initialising and restoring the state.
     pub restore_seconds: f64,
-    /// Steps that a later attempt repeated.
+    /// Time of steps that a later attempt repeated.
     pub repeated_seconds: f64,
-    /// From the end of an attempt to the start of the next one's process; none where the clock went
+    /// Time from the end of an attempt to the start of the next one's process; 0 if the clock went
     /// back.
     pub down_seconds: f64,
-    /// The rest: parts of attempts that were killed, and ends.
+    /// Remaining time: parts of attempts that were killed, and ends.
     pub other_seconds: f64,
-    /// Steps that had to be repeated because no checkpoint held them.
+    /// Number of steps that had to be repeated because no checkpoint held them.
     pub lost_steps: u64,
 }
 
 /// BLAKE3 digests in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint {
-    /// Over the bits of every loss, as little-endian binary64, in the order of steps.
+    /// Digest of the bits of every loss, as little-endian binary64, in the order of steps.
     pub losses: String,
-    /// Over the final weights; `null` when the run did not complete.
+    /// Digest of the final weights; `null` if the run did not complete.
     pub weights: Option<String>,
-    /// How the losses compare with golden ones; `null` where there are none.
+    /// Comparison of the losses with golden ones; `null` without golden losses.
     #[serde(default)]
     pub golden: Option<GoldenCheck>,
 }

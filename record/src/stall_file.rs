@@ -1,5 +1,6 @@
-//! `attempts/NNN.rRRRRRR.stalled`: where a rank is in a step that does not end. Every rank writes
-//! its own, also one whose training thread hangs; only one whose process or node is gone does not.
+//! `attempts/NNN.rRRRRRR.stalled`: position of a rank in a step that does not end. Every rank
+//! writes its own file, even if its training thread hangs; only a rank whose process or node is
+//! gone does not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,30 +13,30 @@ use crate::json;
 use crate::limits::NOTE_BYTES_MAX;
 use crate::phase::Phase;
 
-/// Where a rank is.
+/// Position of a rank in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// Number of the running step; 0 before the first.
     pub step: u64,
-    /// What it does.
+    /// Activity of the rank.
     pub phase: Phase,
-    /// The bucket whose reduction it waits for after backward, from 1; 0 if it does not.
+    /// Bucket whose reduction it waits for after backward, from 1; 0 if it does not wait.
     pub bucket: u32,
-    /// How many there are.
+    /// Number of buckets.
     pub buckets: u32,
 }
 
-/// The file of one rank.
+/// Stall file of one rank.
 #[derive(Debug)]
 pub struct StallFile(PathBuf);
 
 impl StallFile {
-    /// Of a rank in an attempt of the run in `dir`.
+    /// Returns the stall file of a rank in an attempt of the run in `dir`.
     pub fn new(dir: &Path, attempt: u32, rank: usize) -> Self {
         Self(folder(dir).join(format!("{attempt:03}.r{rank:06}.stalled")))
     }
 
-    /// Writes where the rank is.
+    /// Writes the position of the rank.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -43,12 +44,12 @@ impl StallFile {
         json::write(&self.0, position)
     }
 
-    /// Where the rank is, if it has said so.
+    /// Reads the position of the rank, if it has written one.
     pub fn read(&self) -> Option<Position> {
         json::read(&self.0, NOTE_BYTES_MAX, "where a rank is").ok()
     }
 
-    /// The rank goes on.
+    /// Removes the file, as the rank makes progress again.
     pub fn remove(&self) {
         drop(fs::remove_file(&self.0)); // a reader looks at the step
     }

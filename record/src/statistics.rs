@@ -17,7 +17,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// The distribution of `values`, in any order; `None` without values.
+    /// Computes the distribution of `values`, in any order; `None` without values.
     ///
     /// # Panics
     /// When a value is NaN.
@@ -35,19 +35,20 @@ impl Distribution {
     }
 }
 
-/// How often measurements were how large, in the unit that the field's name states.
+/// Histogram of measurements, in the unit that the field's name states.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {
     /// Lower end of the first bin.
     pub from: f64,
     /// Width of each bin; 0 if all measurements are equal, which are then in one bin.
     pub width: f64,
-    /// Number of measurements in each bin; those above the last are in it.
+    /// Number of measurements in each bin; the last bin includes those above it.
     pub counts: Vec<u64>,
 }
 
 impl Histogram {
-    /// Of `values`, in bins from the least to the 99th percentile; `None` without values.
+    /// Computes the histogram of `values`, in bins from the minimum to the 99th percentile; `None`
+    /// without values.
     pub fn of(values: impl IntoIterator<Item = f64>, bins: usize) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -62,7 +63,8 @@ impl Histogram {
     }
 }
 
-/// The `percent`-th percentile (0 to 100) of values in ascending order; `None` without values.
+/// Computes the `percent`-th percentile (0 to 100) of values in ascending order; `None` without
+/// values.
 ///
 /// Linear interpolation between the closest ranks, at position `(n - 1) percent / 100` counted
 /// from 0: definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996),

@@ -1,4 +1,4 @@
-//! What a rank is slow at.
+//! Stragglers: ranks that are slow, and their kinds.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::phase::Phase;
 use crate::sections::RankRecord;
 
-/// What a rank is slow at, or has become slow at.
+/// Kind of work that a rank is slow at, or has become slow at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -18,16 +18,16 @@ pub enum Kind {
     Communication,
     /// Writing checkpoints.
     Checkpoint,
-    /// None of these: the host does something else meanwhile.
+    /// Remaining time: the host does something else.
     Host,
 }
 
 impl Kind {
-    /// Every kind, in the order in which ranks send their times of them.
+    /// Every kind, in the order in which ranks send their times.
     pub const ALL: [Self; 5] =
         [Self::Compute, Self::Data, Self::Communication, Self::Checkpoint, Self::Host];
 
-    /// The name in files.
+    /// Name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compute => "compute",
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// The phases of a step in which a rank does this by itself.
+    /// Phases of a step in which a rank does this by itself.
     pub fn phases(self) -> &'static [Phase] {
         match self {
             Self::Compute => &[Phase::Forward, Phase::Backward, Phase::Optimizer],
@@ -49,25 +49,25 @@ impl Kind {
     }
 }
 
-/// A rank that is slow, or was.
+/// A rank that is slow, or was slow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Straggler {
-    /// Its number.
+    /// Number of the rank.
     pub rank: usize,
-    /// What most of the difference is.
+    /// Kind of work that most of the excess is in.
     pub kind: Kind,
-    /// By how much its own time is longer than that of the median rank, as a share.
+    /// Excess of its own time over the median rank's, as a share of the latter.
     pub slower_share: f64,
-    /// Robust z-score of that, by its changes from step to step.
+    /// Robust z-score of that excess, by its changes from step to step.
     pub z_score: f64,
-    /// The first step of the first window in which it was slow.
+    /// First step of the first window in which it was slow.
     pub since_step: u64,
-    /// The first step of the window in which it no longer was; `null` if it stayed slow.
+    /// First step of the window in which it no longer was slow; `null` if it stayed slow.
     pub until_step: Option<u64>,
 }
 
 impl Straggler {
-    /// As a sentence that says where the rank is.
+    /// Describes the straggler in a sentence, with the place of the rank.
     pub fn text(&self, ranks: &[RankRecord]) -> String {
         let name = ranks[self.rank].location(ranks);
         let (kind, percent) = (self.kind.name(), self.slower_share * 100.0);
@@ -82,7 +82,7 @@ impl Straggler {
     }
 }
 
-/// What a rank has reached. Another load on its cores only makes a rate smaller.
+/// Rates that a rank has reached. Other load on its cores only makes a rate smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sniffed {
     /// FLOP/s of matrix products of the same shapes on every rank.

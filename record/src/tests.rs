@@ -1,4 +1,4 @@
-//! The record as a whole: its keys, its figures, and what a failed write leaves.
+//! Tests of the whole record: its keys, its figures, and the result of a failed write.
 
 use std::fs;
 use std::path::Path;
@@ -255,7 +255,7 @@ fn a_late_rank_makes_no_goodput_disappear() {
     close(known, steps + between + starts + late.repeated_seconds + late.down_seconds);
 }
 
-/// As where the second attempt runs on another host, or the clock was corrected.
+/// Case of a second attempt on another host, or of a corrected clock.
 #[test]
 fn a_clock_that_went_back_hides_no_goodput() {
     let mut record = finished();
@@ -275,7 +275,7 @@ fn a_clock_that_went_back_hides_no_goodput() {
     assert!(text.contains("attempt 2 began 52.0 s before attempt 1 ended"), "{text}");
 }
 
-/// What does not apply is not missing.
+/// Figures that do not apply are not missing.
 #[test]
 fn missing_figures_are_listed_in_one_anomaly_with_reasons() {
     fn anomalies(mut record: Record) -> Vec<String> {
@@ -296,7 +296,7 @@ fn missing_figures_are_listed_in_one_anomaly_with_reasons() {
     assert!(anomalies(record).is_empty(), "without steps there is no rate");
 }
 
-/// Sparse files: they take no disk, and would take all memory.
+/// Sparse files take no disk space, but would take all memory.
 #[test]
 fn files_that_are_too_large_are_refused_unread() {
     let folder = tempfile::tempdir().unwrap();

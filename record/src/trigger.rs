@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why a checkpoint is saved. Where there are several reasons, the last one of them counts.
+/// Reason for which a checkpoint is saved. If there are several reasons, the last one in this order
+/// counts.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -24,12 +25,12 @@ pub enum Trigger {
 impl Trigger {
     const ALL: [Self; 5] = [Self::Cadence, Self::Health, Self::Signal, Self::End, Self::Stop];
 
-    /// The number that ranks send each other; 0 for none.
+    /// Number that ranks send each other; 0 for none.
     pub fn code(trigger: Option<Self>) -> u8 {
         trigger.map_or(0, |trigger| trigger as u8)
     }
 
-    /// What a number stands for.
+    /// Returns the trigger of a number; `None` for none.
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|trigger| *trigger as u8 == code)
     }

@@ -1,26 +1,26 @@
-//! Runs whose figures are not compared with those of others.
+//! Runs whose figures cannot be compared with those of other runs.
 
 use std::fmt;
 
 use crate::sections::Status;
 use crate::text::number_format;
 
-/// With fewer measured steps, one that is slow decides.
+/// Smallest number of measured steps of a comparison: with fewer, one slow step decides.
 pub const MEASURED_STEPS_MIN: u64 = 20;
 
-/// Why not.
+/// Reason why the figures of a run cannot be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unusable {
-    /// It did not complete, or is void.
+    /// The run did not complete, or is void.
     Incomplete(Status),
-    /// These faults were injected.
+    /// Faults were injected.
     Injected(Vec<String>),
-    /// It ended at this step, because its loss was low enough: how long it ran depends on its
+    /// The run ended at this step, because its loss was low enough: its length depends on its
     /// losses.
     EndedAtTarget(u64),
-    /// Only so many steps were measured.
+    /// Too few steps were measured; their number.
     FewSteps(u64),
-    /// It names no rank.
+    /// The record names no rank.
     NoRanks,
 }
 

@@ -1,4 +1,4 @@
-//! What is told about a run while it runs.
+//! Events about a run while it runs.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -7,19 +7,19 @@ use crate::hardware::{Missing, Readings};
 use record::Straggler;
 use record::{Anomaly, CheckpointSaved, Reason, StartParts, Status, StepLine};
 
-/// One thing that is told. Steps are plain data, so that training can tell them without allocating.
+/// One event. Steps are plain data, so that training can emit them without allocating.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "most events are steps, and they fill a fixed queue")]
 pub enum Event {
     /// Training starts, or resumes.
     Start(String),
-    /// The first step of the attempt is done: how long the start took.
+    /// The first step of the attempt is done, with the parts of the start.
     FirstStep(StartParts),
     /// A step is done.
     Step(StepLine),
-    /// Something that the user may not expect.
+    /// A message that the user may not expect.
     Note(String),
-    /// Something unusual, which belongs in the record.
+    /// A warning about something unusual, which belongs in the record.
     Warning(Anomaly),
     /// A rank is slow, or no longer is.
     Verdict(Verdict),
@@ -41,29 +41,29 @@ pub struct StopRequest {
     /// The request in words.
     #[serde(skip)]
     pub text: String,
-    /// As in `SIGTERM`.
+    /// Name of the signal, as in `SIGTERM`.
     pub signal: &'static str,
-    /// The step after which the run ends; `None` where that is not known, or it ends at once.
+    /// Step after which the run ends; `None` if unknown, or if it ends at once.
     pub last_step: Option<u64>,
-    /// In how many seconds it ends, without copies to farther tiers; `None` before a step is timed,
-    /// and where it ends at once.
+    /// Expected number of seconds until the end, without copies to farther tiers; `None` before a
+    /// step is timed, and if it ends at once.
     pub expected_seconds: Option<f64>,
     /// Newest committed checkpoint.
     pub committed_step: Option<u64>,
-    /// The process ends now, without a save.
+    /// True if the process ends now, without a save.
     pub ends_at_once: bool,
 }
 
-/// That a rank is slow.
+/// Verdict that a rank is slow, or no longer is.
 #[derive(Debug, Clone)]
 pub struct Verdict {
-    /// The rank, and at what it is slow.
+    /// Slow rank, and the kind of work that it is slow at.
     pub straggler: Straggler,
-    /// The same in words.
+    /// Verdict in words.
     pub anomaly: Anomaly,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
     /// The end in words.
@@ -79,7 +79,7 @@ pub struct RunEnd {
 }
 
 impl Event {
-    /// The name in JSON.
+    /// Name in JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Start(_) => "start",
@@ -95,7 +95,7 @@ impl Event {
         }
     }
 
-    /// As a sentence.
+    /// Describes the event in a sentence.
     pub fn text(&self) -> String {
         match self {
             Self::Start(text) | Self::Note(text) => text.clone(),
@@ -113,7 +113,7 @@ impl Event {
         }
     }
 
-    /// What else is known, by name.
+    /// Returns the other details, by name.
     pub fn details(&self) -> Value {
         match self {
             Self::Start(_) | Self::Note(_) | Self::HardwareMissing(_) => json!({}),

@@ -1,4 +1,4 @@
-//! Events that only the record needs: what a run is, and what it has measured at its end.
+//! Events that only the record needs: the description of a run, and its measurements at the end.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use record::{
 };
 use serde_json::Value;
 
-/// Something that belongs in the record of a run.
+/// A fact that belongs in the record of a run.
 #[derive(Debug, Clone)]
 pub enum Fact {
     /// An attempt begins, before anything of it can fail.
     Begun(Box<Begun>),
-    /// The state of the attempt's first step is there.
+    /// The state of the attempt's first step is ready.
     Resumed(Resumed),
     /// Weights that the run starts with were imported from a folder.
     Imported(Value),
     /// Status of the job's pods.
     Pods(JobPods),
-    /// A checkpoint with so many steps is committed.
+    /// A checkpoint with this number of steps is committed.
     Committed(u64),
-    /// How the ranks are connected.
+    /// Transports between the ranks.
     Transports(Vec<Transport>),
-    /// Rates of all ranks at the same work, in their order.
+    /// Rates of all ranks at the same work, in the order of ranks.
     Sniffed(Vec<Sniffed>),
     /// Best matmul rate of rank 0, in FLOP/s.
     MatmulRate(f64),
@@ -43,9 +43,9 @@ pub enum Fact {
 /// An attempt at its start.
 #[derive(Debug, Clone)]
 pub struct Begun {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// What is computed.
+    /// Workload that is computed.
     pub workload: WorkloadRecord,
     /// Settings outside of the workload.
     pub run: Value,
@@ -53,11 +53,11 @@ pub struct Begun {
     pub environment: Environment,
     /// All ranks.
     pub ranks: Vec<RankRecord>,
-    /// Nodes, those that are alike together.
+    /// Nodes, in groups that are alike.
     pub nodes: Vec<NodeGroup>,
-    /// The job of a cluster that it belongs to.
+    /// Cluster job that the attempt belongs to.
     pub job: Option<JobRecord>,
-    /// Status of the job's pods, where it is known.
+    /// Status of the job's pods, if known.
     pub pods: Option<JobPods>,
     /// Faults that are injected, as on the command line.
     pub injected: Vec<String>,
@@ -71,7 +71,7 @@ pub struct Begun {
     pub price_per_node_hour: Option<f64>,
 }
 
-/// Pods, with those of a job among them.
+/// Pods, including those of a job.
 #[derive(Debug, Clone)]
 pub struct JobPods {
     /// Name of the job.
@@ -83,9 +83,9 @@ pub struct JobPods {
 /// The state that an attempt starts from.
 #[derive(Debug, Clone)]
 pub struct Resumed {
-    /// Number of steps in it.
+    /// Number of steps in the state.
     pub step: u64,
-    /// How it was restored; `None` without a checkpoint.
+    /// Recovery of the state; `None` without a checkpoint.
     pub recovery: Option<Recovery>,
     /// Smallest mean loss that any model can reach on the data, in nats.
     pub entropy_floor: Option<f64>,
@@ -94,9 +94,9 @@ pub struct Resumed {
 /// Checkpoints of an attempt.
 #[derive(Debug, Clone)]
 pub struct Saves {
-    /// Where they were kept, the nearest first.
+    /// Tiers of the checkpoints, the nearest first.
     pub tiers: Vec<TierRecord>,
-    /// Their figures; `None` without any.
+    /// Figures of the checkpoints; `None` without any.
     pub figures: Option<Checkpoints>,
 }
 
@@ -105,31 +105,31 @@ pub struct Saves {
 pub struct Ended {
     /// Number of the attempt.
     pub attempt: u32,
-    /// Its final state.
+    /// Final state of the attempt.
     pub status: Status,
     /// Exit code of this process.
     pub exit_code: u8,
-    /// Why it did not complete.
+    /// Reason why it did not complete.
     pub reason: Option<Reason>,
     /// Last completed step.
     pub last_step: u64,
-    /// Communication of the ranks; `None` for a single rank, and where it never began.
+    /// Communication of the ranks; `None` for a single rank, and if it never began.
     pub communication: Option<Communication>,
-    /// Whether a newer attempt has claimed the checkpoints.
+    /// True if a newer attempt has claimed the checkpoints.
     pub is_fenced: bool,
 }
 
-/// How ranks communicate.
+/// Communication between ranks.
 #[derive(Debug, Clone)]
 pub struct Communication {
     /// Name of the backend.
     pub backend: String,
-    /// Its library.
+    /// Library of the backend.
     pub library: Option<String>,
 }
 
 impl Ended {
-    /// Whether the attempt failed.
+    /// Returns whether the attempt failed.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self.status, Status::Failed | Status::Void)
     }

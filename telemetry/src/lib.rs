@@ -1,7 +1,7 @@
-//! Events of a run, and where they go, without slowing training down.
+//! Events of a run and their sinks, without slowing training down.
 //!
-//! The training thread copies an [`Event`] into a queue that was allocated at the start; the
-//! telemetry thread (`stream/`) passes it to every sink, a file each in `sinks/`:
+//! The training thread copies an [`Event`] into a queue that was allocated at the start. The
+//! telemetry thread (`stream/`) passes it to every sink, one file each in `sinks/`:
 //!
 //! - `console.rs`: stderr, as text or JSON.
 //! - `run_record.rs`: the record, a fold over all events, with three parts of its own:
@@ -12,8 +12,8 @@
 //! - `tensorboard.rs`: event files of TensorBoard.
 //!
 //! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
-//! into [`TelemetryOptions`]. What happens before the run has a folder, and inside of libraries, is
-//! logged by `tracing` (`log_lines.rs`).
+//! into [`TelemetryOptions`]. Messages before the run has a folder, and from libraries, are logged
+//! by `tracing` (`log_lines.rs`).
 
 mod event;
 pub mod fact;

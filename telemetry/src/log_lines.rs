@@ -1,7 +1,7 @@
-//! The lines of `tracing` with `--log-format json`, and what each line on stderr has: when it was
-//! written, and the rank, host and step of this process.
+//! Log lines of `tracing` with `--log-format json`, and the fields of each line on stderr: its
+//! time, and the rank, host and step of this process.
 //!
-//! What libraries log has no run, so these are known to the whole process, and so is the format.
+//! Messages of libraries have no run, so these fields, and the format, are global to the process.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -22,46 +22,46 @@ use record::ExitCode;
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 static RANK: OnceLock<usize> = OnceLock::new();
 
-/// The step that is being made; 0 for none.
+/// Current step; 0 for none.
 static STEP: AtomicU64 = AtomicU64::new(0);
 
-/// What this process writes to stderr has this format.
+/// Sets the format of all lines that this process writes to stderr.
 pub fn set_format(format: LogFormat) {
     FORMAT.get_or_init(|| format);
 }
 
-/// The format of what this process writes to stderr.
+/// Returns the format of all lines that this process writes to stderr.
 pub fn format() -> LogFormat {
     FORMAT.get().copied().unwrap_or_default()
 }
 
-/// Now, as each line has it.
+/// Current time, as in each line.
 pub(super) fn timestamp() -> String {
     Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-/// The ranks have found each other.
+/// Sets the rank of this process, once the ranks have found each other.
 pub fn set_rank(rank: usize) {
     RANK.get_or_init(|| rank);
 }
 
-/// The rank of this process, once the ranks have found each other.
+/// Returns the rank of this process, once the ranks have found each other.
 pub(super) fn rank() -> Option<usize> {
     RANK.get().copied()
 }
 
-/// From now on it is this step that is being made, or none.
+/// Sets the current step, or none.
 pub(super) fn set_step(step: Option<u64>) {
     STEP.store(step.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// The step that is being made, if one is.
+/// Returns the current step, if there is one.
 pub(super) fn step() -> Option<u64> {
     Some(STEP.load(Ordering::Relaxed)).filter(|&step| step > 0)
 }
 
-/// Adds to a line the `timestamp`, and what it lacks of `rank`, `host` and `step`; `null` where
-/// there is none.
+/// Adds the `timestamp` to a line, and `rank`, `host` and `step` if it lacks them; `null` if
+/// unknown.
 pub(super) fn add_origin(line: &mut Value, step: Option<u64>) {
     let origin = json!({ "rank": RANK.get(), "host": record::machine::host_name(), "step": step });
     let Value::Object(origin) = origin else { unreachable!("an object") };
@@ -75,8 +75,8 @@ pub(super) fn add_origin(line: &mut Value, step: Option<u64>) {
     }
 }
 
-/// Writes the line of an error of this process without an allocation. Neither the text nor the name
-/// of the host has a character that JSON escapes.
+/// Writes the line of an error of this process without an allocation. Neither the text nor the host
+/// name may contain a character that JSON escapes.
 ///
 /// # Errors
 /// When `out` has no room.

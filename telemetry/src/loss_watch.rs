@@ -1,27 +1,27 @@
-//! Finds losses that stand out from those before them.
+//! Detection of loss spikes: losses that stand out from those before them.
 //!
 //! The residual of a loss is its difference from the median of the eight losses before it. Its
-//! robust z-score is how far the residual is from the median of those of the 128 steps before, in
-//! standard deviations that are estimated from their median absolute deviation. A loss that falls,
-//! or noise that depends on the step before, are in all of these residuals alike, so they need no
-//! model; and a spike among them moves neither median.
+//! robust z-score is the distance of the residual from the median residual of the 128 steps before,
+//! in standard deviations estimated from their median absolute deviation. A falling loss, or noise
+//! that depends on the previous step, is in all of these residuals alike, so neither needs a model;
+//! and a spike among them moves neither median.
 
 use std::collections::VecDeque;
 
-/// Losses whose median a loss is compared with.
+/// Number of losses whose median a loss is compared with.
 const BEFORE: usize = 8;
-/// Residuals that say how much losses vary.
+/// Number of residuals that estimate how much losses vary.
 const WINDOW: usize = 128;
-/// Residuals without which there is no z-score.
+/// Smallest number of residuals for a z-score.
 const WINDOW_LEAST: usize = 64;
 /// Standard deviations per median absolute deviation, of a normal distribution.
 const DEVIATIONS_PER_MAD: f64 = 1.4826;
-/// The least standard deviation, as a share of the loss: where losses hardly vary, as with large
-/// batches, what nobody would call a spike is none.
+/// Smallest standard deviation, as a share of the loss: where losses hardly vary, as with large
+/// batches, a change that nobody would call a spike is none.
 const DEVIATION_LEAST: f64 = 1e-3;
-/// Larger z-scores say no more.
+/// Largest z-score: larger values have no further meaning.
 const Z_MAX: f64 = 1e6;
-/// A spike is over when the z-score is below this share of its limit.
+/// Share of the limit: a spike is over when the z-score is below it.
 const OVER_SHARE: f64 = 0.5;
 
 /// A loss above its limit, the first of a spike.
@@ -29,7 +29,7 @@ const OVER_SHARE: f64 = 0.5;
 pub struct LossSpike {
     /// The step, from 1.
     pub step: u64,
-    /// Nats per token.
+    /// Loss in nats per token.
     pub loss: f64,
     /// Median of the losses before it.
     pub before: f64,
@@ -38,7 +38,7 @@ pub struct LossSpike {
 }
 
 impl LossSpike {
-    /// As a sentence.
+    /// Describes the spike in a sentence.
     pub fn text(&self) -> String {
         let Self { step, loss, before, z_score } = self;
         let loss = if *loss < 1e6 { format!("{loss:.4}") } else { format!("{loss:.3e}") };
@@ -49,17 +49,17 @@ impl LossSpike {
     }
 }
 
-/// What is known of a loss.
+/// Result of the watch for a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Observed {
-    /// Its robust z-score; `None` in the first steps.
+    /// Robust z-score of the loss; `None` in the first steps.
     pub z_score: Option<f64>,
-    /// That a spike begins.
+    /// Spike that begins with this loss.
     pub spike: Option<LossSpike>,
 }
 
-/// The last losses of a run. All ranks see the same losses, and come to the same result. Allocates
-/// only when it is made.
+/// Watch of the last losses of a run. All ranks see the same losses and get the same result.
+/// Allocates only on creation.
 #[derive(Debug, Clone)]
 pub struct LossWatch {
     limit: f64,
@@ -70,7 +70,7 @@ pub struct LossWatch {
 }
 
 impl LossWatch {
-    /// A spike is above this z-score; 0 finds none.
+    /// Creates a watch that finds spikes above this z-score; 0 finds none.
     pub fn new(limit: f64) -> Self {
         Self {
             limit,
@@ -81,7 +81,7 @@ impl LossWatch {
         }
     }
 
-    /// Takes the loss of the next step.
+    /// Checks the loss of the next step.
     pub fn observe(&mut self, step: u64, loss: f64) -> Observed {
         if !loss.is_finite() {
             return Observed::default(); // the run ends
@@ -111,7 +111,7 @@ impl LossWatch {
         Some(((residual - middle) / deviation.max(least)).clamp(-Z_MAX, Z_MAX))
     }
 
-    /// Whether a spike begins with a loss of this z-score.
+    /// Returns whether a spike begins with a loss of this z-score.
     fn begins_spike(&mut self, z_score: f64) -> bool {
         let was_in_spike = self.is_in_spike;
         let limit = if was_in_spike { OVER_SHARE * self.limit } else { self.limit };
@@ -127,14 +127,14 @@ fn push(values: &mut VecDeque<f64>, len_max: usize, value: f64) {
     values.push_back(value);
 }
 
-/// The median of values, which are copied to `scratch`.
+/// Median of values, which are copied to `scratch`.
 fn median(scratch: &mut Vec<f64>, values: &VecDeque<f64>) -> f64 {
     scratch.clear();
     scratch.extend(values);
     median_of(scratch)
 }
 
-/// The median, of an even number of values the upper one of the two in the middle.
+/// Median; for an even number of values the upper one of the two in the middle.
 fn median_of(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     *values.select_nth_unstable_by(middle, f64::total_cmp).1

@@ -1,4 +1,4 @@
-//! Losses that fall, with noise that depends on the step before, and spikes in them.
+//! Tests with falling losses, noise that depends on the previous step, and spikes.
 
 use super::LossWatch;
 use record::Random;
@@ -7,19 +7,19 @@ const SEEDS: u64 = 200;
 const STEPS: u64 = 600;
 const LIMIT: f64 = 8.0;
 
-/// How the losses of a run fall.
+/// Course of the losses of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Curve {
-    /// Steps in which what is to be learned shrinks to 1/e.
+    /// Steps in which the part of the loss to be learned shrinks to 1/e.
     fall_steps: f64,
     /// Standard deviation of the noise, nats per token.
     noise: f64,
-    /// Correlation of the noise of two steps that follow each other.
+    /// Correlation of the noise of two consecutive steps.
     correlation: f64,
 }
 
-/// From fast, with much noise, to slow, with little; and from independent noise to noise that
-/// almost only drifts.
+/// Curves from fast, with much noise, to slow, with little; and from independent noise to noise
+/// that almost only drifts.
 fn curves() -> impl Iterator<Item = Curve> {
     let correlations = [0.0, 0.6, 0.9, 0.97].into_iter();
     correlations.flat_map(|correlation| {

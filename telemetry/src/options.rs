@@ -19,14 +19,14 @@ pub enum LogFormat {
     Json,
 }
 
-/// What telemetry needs to know about a run.
+/// Settings of telemetry for a run.
 #[derive(Debug, Clone)]
 pub struct TelemetryOptions {
-    /// The run's folder; steps go to its folder `steps`.
+    /// Folder of the run; steps are written to its folder `steps`.
     pub dir: PathBuf,
     /// This rank; only rank 0 prints.
     pub rank: usize,
-    /// Its host.
+    /// Host of this rank.
     pub host: String,
     /// Number of ranks.
     pub world: usize,
@@ -37,44 +37,44 @@ pub struct TelemetryOptions {
     /// Steps between lines of text (the first and the last step, and those with an evaluation, are
     /// printed in addition).
     pub log_every_steps: u64,
-    /// The attempt of which rank 0 writes events for TensorBoard; `None` for none.
+    /// Attempt of which rank 0 writes events for TensorBoard; `None` for no events.
     pub tensorboard: Option<u32>,
-    /// The endpoint of metrics; `None` for none.
+    /// Endpoint of metrics; `None` for no endpoint.
     pub prometheus: Option<PrometheusOptions>,
-    /// Where metrics and spans are sent by OTLP; `None` for nowhere.
+    /// Collector of metrics and spans by OTLP; `None` for no collector.
     pub otlp: Option<OtlpOptions>,
 }
 
-/// Where and what to serve.
+/// Settings of the endpoint of metrics.
 #[derive(Debug, Clone)]
 pub struct PrometheusOptions {
-    /// Where local rank 0 listens; port 0 takes any.
+    /// Address that local rank 0 listens on; port 0 takes any.
     pub address: SocketAddr,
-    /// For how long it answers after the end of the run.
+    /// Time for which it answers after the end of the run.
     pub linger: Duration,
-    /// This rank among those of its node.
+    /// Index of this rank among the ranks of its node.
     pub local_rank: usize,
     /// All ranks of its node.
     pub ranks: Vec<usize>,
     /// Number of the attempt.
     pub attempt: u32,
-    /// What the run is, by label.
+    /// Description of the run, by label.
     pub info: Vec<(String, String)>,
 }
 
-/// Where telemetry goes, and of what run it is.
+/// Settings of the collector, and the run of its telemetry.
 #[derive(Debug, Clone)]
 pub struct OtlpOptions {
     /// URL of the collector, as in `http://HOST:4318`.
     pub url: SecretUrl,
-    /// Checks the proxy of the environment for this URL: the HTTP client takes no notice of one
-    /// that it cannot use.
+    /// Checks the proxy of the environment for this URL: the HTTP client ignores one that it cannot
+    /// use.
     pub check_proxy: fn(&str) -> io::Result<()>,
     /// Id of the run.
     pub run: String,
-    /// Number of the attempt. With the id of the run it names the trace, the same on all ranks.
+    /// Number of the attempt. With the id of the run it names the trace, which all ranks share.
     pub attempt: u32,
-    /// When this rank has started.
+    /// Start of this rank.
     pub started: SystemTime,
     /// Name of the workload.
     pub workload: String,

@@ -1,4 +1,4 @@
-//! The thread of a rank that reads the hardware.
+//! Sampler of the hardware: a thread of each rank.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,42 +13,42 @@ use crate::hardware::quantity::{Quantity, Readings, Source};
 use crate::hardware::summary::Missing;
 use crate::stream::Events;
 
-/// What to read, and who is told.
+/// Hardware to sample, and receivers of the readings.
 #[derive(Debug)]
 pub struct Sampled {
-    /// From one reading to the next.
+    /// Time from one reading to the next.
     pub interval: Duration,
     /// Address of this rank's GPU.
     pub gpu: Option<String>,
-    /// Whether this rank reads the host and its ports: one of each node does.
+    /// True if this rank reads the host and its ports: one rank of each node does.
     pub reads_host: bool,
-    /// Where `/proc` and `/sys` of the host are.
+    /// Folder of the host's `/proc` and `/sys`.
     pub root: PathBuf,
-    /// Takes the readings.
+    /// Receiver of the readings.
     pub events: Events,
-    /// Takes the alerts of this rank's GPU.
+    /// Receiver of the alerts of this rank's GPU.
     pub alert: Arc<SharedAlert>,
 }
 
-/// Reads until it is dropped: at once, at the interval, and once more at the end.
+/// Samples until it is dropped: at once, at the interval, and once more at the end.
 #[derive(Debug)]
 pub struct Sampler {
-    /// Its end ends the thread.
+    /// Ends the thread when it is dropped.
     end: Option<Sender<()>>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
 
-/// How long the start waits for the first readings, so that they are of before the first step: with
-/// many GPUs a driver may need seconds.
+/// Longest wait for the first readings at the start, so that they precede the first step: with many
+/// GPUs a driver may need seconds.
 const FIRST_READINGS: Duration = Duration::from_secs(10);
 
-/// How long the end waits for the last readings: a driver that has lost its GPU may not answer.
+/// Longest wait for the last readings at the end: a driver that has lost its GPU may not answer.
 const LAST_READINGS: Duration = Duration::from_secs(2);
 
 impl Sampler {
-    /// Starts to read, and returns after the first time. Without a thread a run is as good as with
-    /// one, except that its record has no hardware.
+    /// Starts sampling, and returns after the first readings. If there is no thread, the run is
+    /// unaffected, except that its record has no hardware.
     pub fn start(sampled: Sampled) -> Self {
         let (end, until) = mpsc::channel::<()>();
         let (ends, ended) = mpsc::channel();
@@ -78,7 +78,7 @@ impl Drop for Sampler {
     }
 }
 
-/// What this rank reads.
+/// Sources that this rank reads.
 struct Sources {
     started: Instant,
     gpu: Option<Gpu>,

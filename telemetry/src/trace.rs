@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use record::Error;
 
-/// What one rank did.
+/// Trace of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankTrace {
     /// Time in each phase.
@@ -30,16 +30,16 @@ pub struct TracedPhase {
     pub phase: Phase,
     /// Begin on the common clock.
     pub start_ns: i64,
-    /// Length.
+    /// Duration.
     pub duration_ns: u64,
 }
 
 /// Time of a bucket in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TracedBucket {
-    /// Whether weights are gathered, and not gradients reduced.
+    /// True for an all-gather of weights, false for a reduction of gradients.
     pub is_gather: bool,
-    /// Its number.
+    /// Number of the bucket.
     pub bucket: usize,
     /// Size of its buffer.
     pub bytes: u64,
@@ -95,7 +95,7 @@ fn names(rank: usize, host: &str) -> Vec<Value> {
     [process, order].into_iter().chain(threads.map(thread)).collect()
 }
 
-/// One event over the phases of each step.
+/// Creates one event over the phases of each step.
 fn steps(rank: usize, phases: &[TracedPhase]) -> Vec<Value> {
     let of_step = |phases: &[TracedPhase]| {
         let end = |phase: &TracedPhase| phase.start_ns + phase.duration_ns as i64;

@@ -1,4 +1,4 @@
-//! Damage to a file, as by a disk or a file system that lies.
+//! Damage to a file, like that by a disk or a file system that lies.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A run whose ranks are nodes, each with a disk of its own, and the faults that happen to it.
+//! Run whose ranks are nodes, each with a disk of its own, and the faults that happen to it.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -75,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// What the program does to itself.
+    /// Returns the flags with which the program injects the fault itself.
     fn injection(&self, after: u64, random: &mut Random) -> Vec<String> {
         let (Self::KillInside { rank, failpoint } | Self::DamageTarget { rank, failpoint }) = self
         else {
@@ -92,7 +92,7 @@ impl Fault {
         }
     }
 
-    /// Which ranks get which signal from outside.
+    /// Returns the signal that is sent from outside, and the ranks that get it.
     fn signal(&self, world: usize) -> Option<(&'static str, Vec<usize>)> {
         match self {
             Self::KillInside { .. } | Self::DamageTarget { .. } => None,
@@ -106,7 +106,7 @@ impl Fault {
     }
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     /// The run has made its last step.
@@ -124,14 +124,14 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// One whose shared tier is a folder.
+    /// Creates a job whose shared tier is a folder.
     pub(crate) fn on_folders(world: usize) -> Self {
         let folder = Folder::new();
         let shared = SharedTier::Folder(folder.sibling("shared"));
         Self { folder, world, shared, damaged: BTreeSet::new() }
     }
 
-    /// One whose shared tier is an object store.
+    /// Creates a job whose shared tier is an object store.
     pub(crate) fn on_object_store(world: usize) -> Self {
         let (folder, shared) = (Folder::new(), SharedTier::bucket());
         Self { folder, world, shared, damaged: BTreeSet::new() }
@@ -179,7 +179,7 @@ impl Job {
         self.covered(has).into_iter().chain(shared).max()
     }
 
-    /// What the disks together have.
+    /// Returns the checkpoints that the disks have together.
     fn covered(&self, has: impl Fn(PathBuf) -> BTreeSet<Committed>) -> BTreeSet<Committed> {
         let mut covered = has(self.disk(0));
         for rank in 1..self.world {
@@ -189,7 +189,7 @@ impl Job {
         covered
     }
 
-    /// Whether only the shared tier has the newest checkpoint.
+    /// Returns whether only the shared tier has the newest checkpoint.
     pub(crate) fn needs_shared(&self) -> bool {
         let on_disks = self.covered(|tier| {
             let mut found = survey::committed(&tier);
@@ -243,7 +243,7 @@ impl Job {
         Running::spawn(command)
     }
 
-    /// After which step each attempt resumed; `None` for one that did not get so far.
+    /// Returns the step after which each attempt resumed; `None` for one that did not get so far.
     fn resumed(&self) -> Vec<Option<u64>> {
         if !self.folder.path().join("record.json").exists() {
             return Vec::new();
@@ -264,8 +264,8 @@ impl Job {
         files
     }
 
-    /// The newest step that the last attempt with a checkpoint has recorded as committed. Steps of
-    /// attempts before it may be newer: it has said so when it resumed.
+    /// Returns the newest step that the last attempt with a checkpoint has recorded as committed.
+    /// Steps of attempts before it may be newer: it has said so when it resumed.
     fn newest_recorded(&self) -> Option<u64> {
         let files = self.attempt_files();
         let attempts = files.iter().map(|file| serde_json::from_slice(&fs::read(file).unwrap()));
@@ -291,9 +291,9 @@ impl Job {
         assert!(self.check_resumed(expected.as_ref(), recorded), "{}", self.log());
     }
 
-    /// Whether the last attempt has resumed, from what it should. It may have found more than is
-    /// known to be whole, as when of a damaged copy other files are fine. An older step than one
-    /// that was recorded before is not resumed from in silence.
+    /// Returns whether the last attempt has resumed, and checks the step. It may have found more
+    /// than is known to be whole, as when other files of a damaged copy are fine. Resuming from an
+    /// older step than one that was recorded before is reported.
     fn check_resumed(&self, expected: Option<&Committed>, recorded: Option<u64>) -> bool {
         let Some(resumed) = self.resumed().last().copied().flatten() else { return false };
         let expected = expected.map_or(0, |checkpoint| checkpoint.step);

@@ -3,7 +3,7 @@
 //! has the bits of an undisturbed one.
 //!
 //! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints a
-//! table of what happened. `YARDSTICK_SOAK_SEED` chooses others.
+//! table of the outcomes. `YARDSTICK_SOAK_SEED` chooses other faults.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell")]
 #![cfg(feature = "mpi")]
@@ -25,7 +25,7 @@ use models::rng::{Purpose, Stream};
 use support::RunResult;
 use tally::{Outcome, Tally};
 
-/// Faults that one run goes through before it may end, at most.
+/// Largest number of faults in one run.
 const FAULTS_PER_RUN: usize = 8;
 
 /// Random numbers, one after the other.
@@ -52,7 +52,7 @@ impl Random {
         self.below(2) == 0
     }
 
-    /// From shortly before the first step of an attempt to its end.
+    /// Draws a moment from shortly before the first step of an attempt to its end.
     fn moment(&mut self) -> Duration {
         Duration::from_millis(300 + self.below(900) as u64)
     }
@@ -88,7 +88,7 @@ fn random_kills_and_losses_end_with_the_same_bits() {
     println!("seed {seed}\n\n{tally}");
 }
 
-/// A run that goes through some faults, or fewer if it ends before, and then to its end.
+/// Runs a job through some faults, or fewer if it ends before, and then to its end.
 fn disturb(mut job: Job, faults: usize, random: &mut Random, tally: &mut Tally) -> RunResult {
     for _ in 0..faults {
         let fault = Fault::random(&job, random);

@@ -1,4 +1,4 @@
-//! The tier that all ranks see: a folder, or an object store that has faults.
+//! Tier that all ranks see: a folder, or an object store that has faults.
 
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ const fn fault(operation: Operation, kind: Kind, times: usize) -> Fault {
 #[derive(Debug, Clone)]
 pub(crate) struct StoreFault {
     fault: Fault,
-    /// It is there from the attempt's start, and not from some moment later.
+    /// Set if it is there from the attempt's start, and not from some moment later.
     pub(crate) is_at_start: bool,
 }
 
@@ -62,7 +62,7 @@ impl SharedTier {
         Self::Bucket(S3Server::start())
     }
 
-    /// Where its files are.
+    /// Returns the folder of its files.
     pub(crate) fn files(&self) -> PathBuf {
         match self {
             Self::Folder(path) => path.clone(),

@@ -1,4 +1,4 @@
-//! What is on the tiers, as the test sees it: without the code under test, by the names of files
+//! Survey of the tiers, as the test sees them: without the code under test, by the names of files
 //! alone, and by what the test has damaged itself.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
-    /// From `sSSSSSSSSS-aAAAA-NNNNNNNN`.
+    /// Parses `sSSSSSSSSS-aAAAA-NNNNNNNN`.
     fn parse(name: &str) -> Option<Self> {
         let (step, rest) = name.strip_prefix('s')?.split_once("-a")?;
         let (attempt, _) = rest.split_once('-')?;
@@ -40,12 +40,12 @@ fn checkpoint(folder: &Path) -> Option<Committed> {
     Committed::parse(folder.file_name()?.to_str()?)
 }
 
-/// Whether a checkpoint counts: a removal that was cut short leaves both files.
+/// Returns whether a checkpoint counts: a removal that was cut short leaves both files.
 fn has_manifest(folder: &Path) -> bool {
     folder.join("MANIFEST.json").exists() && !folder.join("MANIFEST.deleted").exists()
 }
 
-/// What a tier has committed.
+/// Returns the checkpoints that a tier has committed.
 pub(crate) fn committed(tier: &Path) -> BTreeSet<Committed> {
     let committed = folders(tier).into_iter().filter(|folder| has_manifest(folder));
     committed.filter_map(|folder| checkpoint(&folder)).collect()

@@ -1,4 +1,4 @@
-//! The table of faults and outcomes.
+//! Table of faults and outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 use crate::job::Fault;
 use crate::shared_tier::StoreFault;
 
-/// From where a run went on after a fault.
+/// Point from which a run resumed after a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// From the newest checkpoint that was committed.
+    /// Newest checkpoint that was committed.
     Newest,
-    /// From an older one: the newest was only where it was lost.
+    /// Older checkpoint: the newest was only where it was lost.
     OlderLeft,
-    /// From the beginning: nothing was committed yet.
+    /// Beginning: nothing was committed yet.
     NothingSavedYet,
 }
 

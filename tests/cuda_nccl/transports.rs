@@ -1,4 +1,4 @@
-//! What the record says about transports: from NCCL's log, as the emulated NCCL writes it.
+//! Transports in the record: from NCCL's log, as the emulated NCCL writes it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -118,7 +118,7 @@ fn the_users_file_is_read_and_stays() {
     assert!(logs_left(&folder).is_empty());
 }
 
-/// What NCCL would have written to stdout is in files, which stay.
+/// Output that NCCL would have written to stdout is in files, which stay.
 #[test]
 fn a_log_that_was_asked_for_stays() {
     let folder = Folder::new();

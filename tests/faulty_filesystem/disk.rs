@@ -1,8 +1,8 @@
-//! A disk with a volatile cache: what was not synced may be lost when the power is cut.
+//! Disk with a volatile cache: changes that were not synced may be lost when the power is cut.
 //!
-//! A promise is what POSIX promises, and no more: fsync of a file keeps its content, fsync of a
-//! folder the names in it. Of everything else each change survives or is lost on its own, whatever
-//! the order in which they were made.
+//! It promises what POSIX promises, and no more: fsync of a file keeps its content, fsync of a
+//! folder the names in it. Each other change survives or is lost on its own, whatever the order in
+//! which they were made.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 /// Number of a file or folder.
 pub(crate) type Inode = u64;
 
-/// The folder that all others are in.
+/// Root folder.
 pub(crate) const ROOT: Inode = 1;
 
 /// All files and folders. Those without a name stay, as an open file does.
@@ -38,7 +38,7 @@ enum Content {
 struct Cached<S, C> {
     now: S,
     durable: S,
-    /// From `durable` to `now`.
+    /// Changes from `durable` to `now`.
     changes: Vec<C>,
 }
 
@@ -56,7 +56,7 @@ enum Write {
 enum Naming {
     Add(OsString, Inode),
     Remove(OsString),
-    /// Both or neither.
+    /// Rename of which both names survive or neither.
     Rename(OsString, OsString, Inode),
 }
 
@@ -119,7 +119,7 @@ impl Disk {
         self.nodes.get(&inode)
     }
 
-    /// What a folder has by this name.
+    /// Finds an entry of a folder by its name.
     pub(crate) fn find(&self, folder: Inode, name: &OsStr) -> Option<Inode> {
         self.names(folder)?.get(name).copied()
     }
@@ -200,7 +200,7 @@ impl Disk {
         }
     }
 
-    /// Leaves what is durable, and those other changes that `survives` says.
+    /// Keeps durable changes, and those other changes for which `survives` returns true.
     pub(crate) fn cut_power(&mut self, survives: &mut dyn FnMut() -> bool) {
         let mut inodes: Vec<_> = self.nodes.keys().copied().collect();
         inodes.sort_unstable(); // the same numbers for the same changes each time

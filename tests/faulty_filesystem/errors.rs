@@ -1,5 +1,5 @@
-//! A call of a save, of the removal of old checkpoints, or of a restore fails: the save too, or it
-//! works, and what was committed stays. The next save works and removes what is left.
+//! Failing calls of a save, of the removal of old checkpoints, or of a restore: the save fails too,
+//! or it works, and committed checkpoints stay. The next save works and removes what is left.
 
 use checkpoint::{Error, NoFailpoints, Status, Store};
 use fuser::Errno;
@@ -8,7 +8,7 @@ use crate::faults::{Effect, Fault, Operation};
 use crate::mount::Mounted;
 use crate::ranks::{Plan, names, on_ranks, open, resume, resume_rank, save, save_rank};
 
-/// What disks, quotas and kernels say, and how it reads.
+/// Errors of disks, quotas and kernels, and their texts.
 const ERRORS: [(Errno, &str); 4] = [
     (Errno::ENOSPC, "No space left on device"),
     (Errno::EIO, "Input/output error"),
@@ -16,7 +16,7 @@ const ERRORS: [(Errno, &str); 4] = [
     (Errno::EDQUOT, "Disk quota exceeded"),
 ];
 
-/// One call that fails, or all from there on.
+/// Faults of one call, or of all from there on.
 const FAULTS: [fn(usize, Effect) -> Fault; 2] = [
     |number, effect| Fault::Change { number, effect },
     |number, effect| Fault::FromChange { number, effect },
@@ -38,7 +38,7 @@ fn for_every_change(mut case: impl FnMut(&Mounted, &Store, usize, Fault, &str) -
     }
 }
 
-/// Whether all that is left is committed.
+/// Returns whether all that is left is committed.
 fn is_clean(store: &Store) -> bool {
     let is_committed = |status: &Status| matches!(status, Status::Committed { .. });
     store.list().unwrap().iter().all(|listed| is_committed(&listed.status))
@@ -109,8 +109,8 @@ fn any_call_of_retention_may_fail() {
     });
 }
 
-/// A server that does not answer is no reason to go back to an older step, and a disk that can read
-/// no copy at all none to give up any.
+/// A server that does not answer is no reason to return to an older step, and a disk that can read
+/// no copy at all is none to give up any.
 #[test]
 #[ignore = "needs /dev/fuse and root"]
 fn a_restore_that_cannot_read_is_refused_and_gives_up_nothing() {

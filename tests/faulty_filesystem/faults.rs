@@ -1,11 +1,11 @@
-//! What goes wrong on the faulty file system.
+//! Faults of the faulty file system.
 
 use std::ffi::OsStr;
 use std::time::Duration;
 
 use fuser::Errno;
 
-/// A call that a program makes.
+/// Call that a program makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     Create,
@@ -23,23 +23,23 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Whether it changes the disk, or is to make a change durable.
+    /// Returns whether it changes the disk, or makes a change durable.
     fn is_change(self) -> bool {
         !matches!(self, Self::Open | Self::Read | Self::List)
     }
 }
 
-/// What becomes of a call.
+/// Effect on a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Effect {
     Error(Errno),
-    /// It fails after so long. A process that is killed does not end before, because the kernel
+    /// Failure after so long. A process that is killed does not end before, because the kernel
     /// waits for the answer.
     #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "runs hang, and need ranks"))]
     Hang(Duration),
 }
 
-/// Which calls have an effect.
+/// Calls that have an effect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
     /// One call in the order of changes, from 0.
@@ -75,7 +75,7 @@ impl Faults {
         self.last_hit.as_deref()
     }
 
-    /// What becomes of a call; `None` if nothing is wrong.
+    /// Returns the effect on a call; `None` if nothing is wrong.
     pub(crate) fn of(&mut self, operation: Operation, name: &OsStr) -> Option<Effect> {
         let now = self.changes;
         self.changes += usize::from(operation.is_change());

@@ -1,4 +1,4 @@
-//! Storage that does not answer: ranks wait no longer than they may, and say for which file.
+//! Storage that does not answer: ranks wait no longer than they may, and name the file.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -36,7 +36,7 @@ fn a_hung_write_ends_within_its_deadline_and_names_rank_and_file() {
     assert_eq!(run.result(), *crate::runs::undisturbed());
 }
 
-/// Hosts are looked after, and signals taken, by a thread that does not wait for storage.
+/// A thread that does not wait for storage monitors hosts and takes signals.
 #[test]
 #[ignore = "needs /dev/fuse and root"]
 fn a_launch_does_not_hang_with_the_storage_of_its_record() {

@@ -1,5 +1,5 @@
-//! Checkpoints on a file system that fails, hangs, and forgets what was not synced. It is a FUSE
-//! mount, which `/dev/fuse` and root make possible.
+//! Checkpoints on a file system that fails, hangs, and loses what was not synced. It is a FUSE
+//! mount, which needs `/dev/fuse` and root.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! The faulty file system as a FUSE mount, served by a thread of this process.
+//! Faulty file system as a FUSE mount, served by a thread of this process.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use fuser::{
 use crate::disk::{Disk, Inode, ROOT};
 use crate::faults::{Effect, Fault, Faults, Operation};
 
-/// The kernel asks each time: nothing is cached past a cut.
+/// Time to live of kernel caches: nothing is cached past a cut.
 const TTL: Duration = Duration::ZERO;
 
 /// A mounted disk.
@@ -80,7 +80,8 @@ impl Mounted {
         self.state.lock().faults.last_hit().map(str::to_owned)
     }
 
-    /// A machine that comes back: of what was not synced it has what `survives` says.
+    /// Restarts the machine: of the changes that were not synced, those that `survives` selects
+    /// remain.
     pub(crate) fn cut_power(&mut self, survives: &mut dyn FnMut() -> bool) {
         self.set(None);
         self.unmount();
@@ -106,7 +107,7 @@ impl Mounted {
     }
 }
 
-/// A disk that does not answer.
+/// Disk that does not answer.
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
     _state: MutexGuard<'a, State>,

@@ -1,5 +1,5 @@
-//! The power is cut in the middle of saves: what was said to be committed can be restored, whatever
-//! else the disk forgets.
+//! Power cuts in the middle of saves: checkpoints that were reported as committed can be restored,
+//! whatever else the disk loses.
 
 use checkpoint::{NoFailpoints, SingleRank};
 use fuser::Errno;
@@ -11,7 +11,7 @@ use crate::ranks::{Plan, on_ranks, open, resume, save, save_rank};
 
 const CUTS: u64 = 150;
 
-/// Which changes survive that were not synced: none, all, or each as it happens.
+/// Returns a selection of the unsynced changes that survive: none, all, or each at random.
 fn survivors(stream: Stream) -> impl FnMut() -> bool {
     let kind = stream.below(0, 4);
     let mut drawn = 0;
@@ -25,7 +25,7 @@ fn survivors(stream: Stream) -> impl FnMut() -> bool {
     }
 }
 
-/// Saves, with the removal of older ones, until one fails. Step of the last that was committed.
+/// Saves, and removes older checkpoints, until one fails. Returns the last committed step.
 fn save_until_the_end(store: &checkpoint::Store, steps: &[u64]) -> u64 {
     let mut committed = 0;
     for &step in steps {
@@ -72,7 +72,7 @@ fn what_was_committed_survives_a_power_cut() {
     assert!(fractions.iter().all(|&cuts| cuts > 10), "{fractions:?}");
 }
 
-/// All that the run writes is on the disk: its record and its steps, too.
+/// Puts all that the run writes on the disk: its record and its steps, too.
 #[cfg(feature = "mpi")]
 #[test]
 #[ignore = "needs /dev/fuse and root"]

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::mount::Mounted;
 use crate::support::{Finished, Folder, RunResult, finish, mpirun};
 
-/// A run with all that it writes on a faulty file system.
+/// Run with all that it writes on a faulty file system.
 #[derive(Debug)]
 pub(crate) struct Run {
     folder: Folder,
@@ -32,7 +32,7 @@ impl Run {
     }
 }
 
-/// What a run gives without faults.
+/// Returns the result of a run without faults.
 pub(crate) fn undisturbed() -> &'static RunResult {
     static RESULT: OnceLock<RunResult> = OnceLock::new();
     RESULT.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! Nightly runs as workflows, by the controller of Argo Workflows, submitted by a member of the
-//! group that may: what each task did, and that no job is left.
+//! Nightly runs as workflows, by the controller of Argo Workflows, submitted by a permitted member
+//! of the group: the result of each task, and that no job is left.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -81,7 +81,7 @@ impl Drop for Template<'_> {
     }
 }
 
-/// A workflow that has ended.
+/// Workflow that has ended.
 struct Night<'a> {
     template: &'a Template<'a>,
     name: String,
@@ -99,7 +99,7 @@ impl Night<'_> {
         self.status["phase"].as_str().unwrap()
     }
 
-    /// What became of a task; null if it never was to begin.
+    /// Returns the node of a task; null if it was never meant to begin.
     fn task(&self, name: &str) -> &Value {
         let nodes = self.status["nodes"].as_object().unwrap();
         nodes.values().find(|node| node["displayName"] == name).unwrap_or(&Value::Null)
@@ -114,7 +114,7 @@ impl Night<'_> {
         }
     }
 
-    /// What a task that runs our image has written.
+    /// Returns the output of a task that runs our image.
     fn log(&self, task: &str) -> String {
         let labels = format!("workflows.argoproj.io/workflow={}", self.name);
         let cluster = self.template.cluster;

@@ -1,4 +1,4 @@
-//! The cluster that e2e.sh has started: `kubectl` inside it, its nodes and its volumes.
+//! Cluster that e2e.sh has started: `kubectl` inside it, its nodes and its volumes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,18 @@ const VARIABLE: &str = "YARDSTICK_KUBERNETES";
 #[derive(Debug)]
 pub(crate) struct Cluster {
     folder: PathBuf,
-    /// That of its jobs.
+    /// Namespace of its jobs.
     pub(crate) namespace: &'static str,
 }
 
 impl Cluster {
-    /// With the namespace of k8s/base, its rules and its volumes: Pod Security is `restricted`.
+    /// Opens it with the namespace of k8s/base, its rules and its volumes: Pod Security is
+    /// `restricted`.
     pub(crate) fn open() -> Self {
         Self::with("yardstick", "k8s/base")
     }
 
-    /// The same in the namespace that allows root and folders of nodes.
+    /// Opens it with the namespace that allows root and folders of nodes.
     pub(crate) fn open_privileged() -> Self {
         Self::with("yardstick-privileged", "k8s/overlays/privileged")
     }
@@ -44,7 +45,7 @@ impl Cluster {
         cluster
     }
 
-    /// What both nodes see as the volume of results.
+    /// Returns the folder that both nodes see as the volume of results.
     pub(crate) fn results(&self) -> PathBuf {
         self.folder.join("volumes/results")
     }
@@ -67,7 +68,7 @@ impl Cluster {
         if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
     }
 
-    /// As a user would, but that an unknown field is an error.
+    /// Applies objects like a user, but an unknown field is an error.
     #[track_caller]
     pub(crate) fn apply(&self, yaml: &str) {
         self.inside("kubectl", &["apply", "--validate=strict", "--filename=-"], yaml);
@@ -79,7 +80,7 @@ impl Cluster {
         CutOff { cluster: self, node }
     }
 
-    /// Both nodes claim to have so many GPUs, as a device plugin would tell.
+    /// Pretends that both nodes have so many GPUs, as a device plugin would report.
     pub(crate) fn pretend_gpus(&self, count: usize) {
         let add = |what| {
             let path = format!("/status/{what}/nvidia.com~1gpu");
@@ -97,7 +98,7 @@ impl Cluster {
         self.try_at_last(&["delete", "--cascade=foreground", "--timeout=2m", kind, name]);
     }
 
-    /// `kubectl` in our namespace, whatever comes of it.
+    /// Runs `kubectl` in our namespace, and ignores failures.
     pub(crate) fn try_at_last(&self, arguments: &[&str]) {
         let namespace = ["--namespace", self.namespace];
         let mut command = self.enter("kubectl", &[&namespace[..], arguments].concat());
@@ -130,7 +131,7 @@ pub(crate) struct CutOff<'a> {
     node: &'a str,
 }
 
-/// Puts the cable back, and waits until the control plane knows. Also after a panic.
+/// Reconnects the cable, and waits until the control plane knows. Also after a panic.
 impl Drop for CutOff<'_> {
     fn drop(&mut self) {
         let up = ["link", "set", &port(self.node), "up"];

@@ -1,4 +1,4 @@
-//! A job as users make it: a benchmark file, rendered, applied, watched, and deleted when dropped.
+//! Job as users make it: a benchmark file, rendered, applied, watched, and deleted when dropped.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -29,16 +29,16 @@ pub(crate) struct Pod {
     pub(crate) address: String,
 }
 
-/// A launcher that has ended.
+/// Launcher that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i64,
     pub(crate) log: String,
-    /// What the operator says of the job.
+    /// Status of the job, from the operator.
     pub(crate) status: String,
-    /// Since the fault, or since the job was applied.
+    /// Seconds since the fault, or since the job was applied.
     pub(crate) seconds: f64,
-    /// Those of then.
+    /// Workers at that time.
     pub(crate) workers: Vec<Pod>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Job<'a> {
         Self::render_as(cluster, Format::Mpijob, name, changes)
     }
 
-    /// The same for another controller.
+    /// Renders a job for another controller.
     pub(crate) fn render_as(
         cluster: &'a Cluster,
         format: Format,
@@ -84,7 +84,7 @@ impl<'a> Job<'a> {
         within(150, "the job's pods are gone", || self.pods("").is_empty().then_some(()));
     }
 
-    /// As if it had never been.
+    /// Removes the job and its folders, as if it had never been.
     fn remove(&self) {
         self.delete();
         for volume in ["results", "shared"] {
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
         Ended { code, log, seconds, workers, status }
     }
 
-    /// Starts to read the launcher's log, which is gone with its pod.
+    /// Starts to read the launcher's log, which is lost with its pod.
     pub(crate) fn follow_log(&self) -> Child {
         let launcher = self.launcher().expect("the launcher runs");
         let follow = ["--namespace", self.cluster.namespace, "logs", "--follow", &launcher.name];
@@ -135,7 +135,7 @@ impl<'a> Job<'a> {
         command.stdout(Stdio::piped()).spawn().unwrap()
     }
 
-    /// The end of a launcher whose pod is gone: what it wrote, and the record's exit code.
+    /// Returns the end of a launcher whose pod is gone: its output, and the record's exit code.
     pub(crate) fn end_by_record(&self, start: Instant, mut log: Child) -> Ended {
         let seconds = start.elapsed().as_secs_f64();
         let mut text = String::new();
@@ -172,7 +172,7 @@ impl<'a> Job<'a> {
         self.kubectl(&["exec", &pod.name, "--", "sh", "-c", script]);
     }
 
-    /// `Succeeded`, `Complete`, `Failed`, or what else there is after 10 s.
+    /// Returns `Succeeded`, `Complete`, `Failed`, or any other status after 10 s.
     fn wait_for_status(&self) -> String {
         let start = Instant::now();
         loop {
@@ -205,7 +205,7 @@ impl<'a> Job<'a> {
         others.next().expect("workers are on both nodes")
     }
 
-    /// Those of a role, or all of them.
+    /// Returns the pods of a role, or all of them.
     pub(crate) fn pods(&self, role: &str) -> Vec<Pod> {
         let labels = self.format.labels(&self.name, role);
         let list = self.cluster.get(&["pods", "--selector", &labels]);
@@ -221,7 +221,7 @@ impl<'a> Job<'a> {
         if has_started { self.kubectl(&["logs", name]) } else { String::new() }
     }
 
-    /// In our namespace.
+    /// Runs `kubectl` in our namespace.
     #[track_caller]
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
         self.cluster.kubectl(&[&["--namespace", self.cluster.namespace], arguments].concat())
@@ -252,7 +252,7 @@ impl Pod {
 }
 
 impl Ended {
-    /// Fails unless the launcher ended with this code and said all of these.
+    /// Fails unless the launcher ended with this code and printed all of these parts.
     #[track_caller]
     pub(crate) fn expect(&self, code: i64, parts: &[&str]) {
         assert_eq!(self.code, code, "{}", self.log);
@@ -261,7 +261,7 @@ impl Ended {
         }
     }
 
-    /// The last sentence of the launcher, or what a rank said before it if that says nothing.
+    /// Returns the last sentence of the launcher, or that of a rank before it if that has no cause.
     pub(crate) fn sentence(&self) -> &str {
         let last = |prefix| self.log.lines().rev().find_map(|line| line.strip_prefix(prefix));
         let of_launcher = last("launch: ").filter(|line| !line.starts_with("mpirun ended"));

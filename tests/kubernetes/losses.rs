@@ -1,4 +1,5 @@
-//! Jobs that lose a node, a pod or a rank: the launcher says 5, and the record which host it was.
+//! Jobs that lose a node, a pod or a rank: the launcher exits with 5, and the record names the
+//! host.
 
 use std::time::Instant;
 
@@ -37,7 +38,7 @@ fn a_node_cut_off() {
     assert_eq!(job.record()["attempts"][0]["reason"]["host"], worker.name.as_str());
 }
 
-/// Takes a worker away in the middle of a job, which says so, and goes on when it is applied again.
+/// Removes a worker in the middle of a job, which reports it, and resumes when it is applied again.
 fn lose(case: Case, name: &str, what: &str, take_away: impl FnOnce(&Job<'_>, &Pod)) {
     let cluster = Cluster::open();
     let job = Job::render(&cluster, name, &[]);
@@ -84,7 +85,7 @@ fn job_with_replaced_worker<'a>(cluster: &'a Cluster, name: &str, restarts: u32)
     Replaced { job, worker, since }
 }
 
-/// What the record says of this many attempts, the last of which read the shared tier.
+/// Checks the record of this many attempts, the last of which read the shared tier.
 #[track_caller]
 fn expect_attempts(job: &Job<'_>, count: usize) {
     let record = job.record();
@@ -116,7 +117,7 @@ fn a_worker_replaced_twice() {
     let cluster = Cluster::open();
     let Replaced { job, .. } = job_with_replaced_worker(&cluster, "replaced-twice", 2);
     case.begin(&cluster);
-    // A step that only the second attempt has come to.
+    // A step that only the second attempt has reached.
     job.wait_for_step(2 * MIDDLE);
     let start = Instant::now();
     replace_worker(&job);

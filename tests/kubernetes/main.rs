@@ -4,7 +4,7 @@
 //! runs them one after the other. Also as TrainJobs and as workflows, by the controllers of
 //! Kubeflow's trainer and of Argo Workflows.
 //!
-//! Success is what the record says: the table has the status of the job's object beside it.
+//! The record decides about success: the table has the status of the job's object beside it.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -40,7 +40,7 @@ fn digests(record: &Value) -> Value {
     json!({"losses": fingerprint["losses"], "weights": fingerprint["weights"]})
 }
 
-/// What a run computes that nothing happens to.
+/// Returns the results of an undisturbed run.
 fn undisturbed(cluster: &Cluster) -> &'static Value {
     static DIGESTS: OnceLock<Value> = OnceLock::new();
     DIGESTS.get_or_init(|| {
@@ -60,7 +60,7 @@ fn expect_complete(job: &Job<'_>, ended: &Ended) {
     assert!(hosts.len() == 2 && hosts[0] != hosts[1], "{hosts:?}");
 }
 
-/// A run that was interrupted is complete, and has the bits of one that was not.
+/// Checks that a run that was interrupted is complete, and has the bits of an undisturbed one.
 #[track_caller]
 fn expect_resumed(job: &Job<'_>, ended: &Ended) {
     expect_complete(job, ended);

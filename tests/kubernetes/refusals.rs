@@ -1,4 +1,4 @@
-//! Jobs that cannot work: the launcher or a rank says why, before anything is trained.
+//! Jobs that cannot work: the launcher or a rank reports the reason, before anything is trained.
 
 use crate::cluster::Cluster;
 use crate::job::Job;

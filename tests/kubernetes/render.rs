@@ -1,8 +1,8 @@
-//! What users apply: the benchmark file of the tests, changed and rendered.
+//! Manifests that users apply: the benchmark file of the tests, changed and rendered.
 
 use crate::support;
 
-/// Who runs a job: `--format`.
+/// Controller that runs a job: `--format`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Format {
     Mpijob,
@@ -19,7 +19,7 @@ impl Format {
         }
     }
 
-    /// Of the object that trains.
+    /// Returns the kind of the object that trains.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::Mpijob | Self::Argo => "mpijob",
@@ -27,7 +27,7 @@ impl Format {
         }
     }
 
-    /// By which its pods are found: those of a role, or all of them.
+    /// Returns the labels that select its pods: those of a role, or all of them.
     pub(crate) fn labels(self, name: &str, role: &str) -> String {
         let (of_job, of_role) = match self {
             Self::Mpijob | Self::Argo => {
@@ -63,7 +63,7 @@ pub(crate) fn render(format: Format, name: &str, changes: &[(&str, &str)]) -> St
     support::run(&render).expect(0).stdout
 }
 
-/// With a fault of the program itself: `train --inject`.
+/// Adds a fault of the program itself: `train --inject`.
 pub(crate) fn inject(yaml: &str, fault: &str) -> String {
     let train = yaml.lines().find(|line| line.trim_start() == "- train");
     let train = train.unwrap_or_else(|| panic!("nothing trains in\n{yaml}"));

@@ -1,4 +1,4 @@
-//! Jobs that are asked to stop: ranks save, and the same job goes on later.
+//! Jobs that are asked to stop: ranks save, and the same job resumes later.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The table of what happened: each test writes its rows to a file, and e2e.sh puts them together.
+//! Table of the outcomes: each test writes its rows to a file, and e2e.sh combines them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,22 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::job::{Ended, Job};
 
-/// Where a case stands in the table, and what it is called there.
+/// Position and title of a case in the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) position: usize,
     pub(crate) title: &'static str,
 }
 
-/// What followed from an event.
+/// Outcome of an event.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) event: &'a str,
-    /// Of the launcher, or of the task that judged.
+    /// Exit code of the launcher, or of the task that judged.
     pub(crate) code: i64,
     /// The run's folder.
     pub(crate) run: &'a Path,
-    /// What the controller says.
+    /// Status that the controller reports.
     pub(crate) status: &'a str,
     pub(crate) seconds: f64,
     pub(crate) sentence: &'a str,

@@ -1,4 +1,4 @@
-//! Waiting for what a cluster does in its own time.
+//! Waits for asynchronous changes of a cluster.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What a real API server, its controllers and the mpi-operator say to our manifests. It has no
-//! nodes: pods are admitted and run nowhere.
+//! Validation of our manifests by a real API server, its controllers and the mpi-operator. It has
+//! no nodes: pods are admitted and run nowhere.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::objects::{Object, text};
 use crate::test_cluster::{Output, TestCluster};
 use crate::wait::within;
 
-/// Objects, and the templates of pods in operators' objects as objects of their own: Pod Security
-/// says nothing of them otherwise before there are pods.
+/// Adds the templates of pods in operators' objects as objects of their own: otherwise Pod Security
+/// checks them only when there are pods.
 fn with_pods(objects: Vec<Object>) -> Vec<Object> {
     let mut all = Vec::new();
     for object in objects {
@@ -65,14 +65,14 @@ fn a_misspelt_field_is_refused() {
     }
 }
 
-/// What the operator has made of a job.
+/// Objects that the operator has made of a job.
 #[derive(Debug)]
 struct Made {
     workers: usize,
     launchers: usize,
     hosts: usize,
     has_key: bool,
-    /// What it, Kubernetes' controllers and admission had to say against it.
+    /// Warnings of the operator, of Kubernetes' controllers and of admission.
     warnings: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ fn made(cluster: &TestCluster, job: &Object) -> Made {
     }
 }
 
-/// Workers that a job asks for.
+/// Returns the number of workers that a job requests.
 fn workers(job: &Object) -> usize {
     let replicas = &job.value["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"];
     usize::try_from(replicas.as_u64().unwrap()).unwrap()

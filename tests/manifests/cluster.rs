@@ -1,4 +1,4 @@
-//! Everything below `k8s/`, and the rendered jobs, is accepted by what a cluster checks with.
+//! Checks of everything below `k8s/`, and of the rendered jobs, with the tools that a cluster uses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::objects::{Object, list, parse, text};
 use crate::schemas::Schemas;
 use crate::{operator, pod_security};
 
-/// What scripts/manifest-tools.sh makes.
+/// Returns the folder that scripts/manifest-tools.sh makes.
 pub(crate) fn tools() -> PathBuf {
     top().join("target/manifest-tools")
 }
@@ -67,7 +67,7 @@ fn levels(objects: &[Object]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What Pod Security would refuse of an object in its namespace.
+/// Returns the reasons for which Pod Security would refuse an object in its namespace.
 fn refused(object: &Object, levels: &BTreeMap<String, String>) -> Vec<String> {
     let Some(level) = levels.get(object.namespace()) else {
         return vec![format!("{}: no namespace {}", object.label(), object.namespace())];
@@ -106,7 +106,7 @@ fn missing(job: &Object, cluster: &[Object]) -> Vec<String> {
     found
 }
 
-/// Whether an object is of Kubernetes itself.
+/// Returns whether an object is of Kubernetes itself.
 pub(crate) fn is_core(object: &Object) -> bool {
     let version = text(&object.value, "/apiVersion");
     let operators = ["kubeflow.org/", "trainer.kubeflow.org/", "argoproj.io/"];
@@ -124,7 +124,7 @@ pub(crate) fn pods_of(object: &Object) -> Vec<Object> {
     templates.map(|template| Object { from: object.label(), value: pod(template) }).collect()
 }
 
-/// What needs no definitions of operators: without Go, too.
+/// Checks that need no definitions of operators also run without Go.
 #[test]
 fn rendered_jobs_are_of_the_schemas_of_kubernetes() {
     let mut schemas = Schemas::of_kubernetes();
@@ -251,7 +251,7 @@ fn what_a_restricted_namespace_refuses_is_found() {
     }
 }
 
-/// Values that a reader of YAML 1.1 takes for something else where they are not quoted.
+/// Values that a reader of YAML 1.1 misinterprets where they are not quoted.
 const AMBIGUOUS: &str = r#"
 [platform.environment]
 BOOLEAN = "yes"

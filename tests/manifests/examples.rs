@@ -1,4 +1,4 @@
-//! The jobs in `k8s/jobs/` are what their benchmark files render.
+//! Jobs in `k8s/jobs/` are equal to the rendering of their benchmark files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What `yardstick k8s render` prints for a benchmark file.
+/// Returns the output of `yardstick k8s render` for a benchmark file.
 pub(crate) fn rendered(benchmark: &Path, format: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
     let command = command.args(["k8s", "render", "--format", format]).arg(benchmark);

@@ -1,4 +1,4 @@
-//! Manifests are what clusters accept: rendered examples, and everything below `k8s/`.
+//! Manifests that clusters accept: rendered examples, and everything below `k8s/`.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod api_server;

@@ -28,8 +28,8 @@ fn of_dashboard() -> Vec<String> {
     queries.map(|query| query.replace("$namespace", ".*").replace("$job", ".*")).collect()
 }
 
-/// Every series that the endpoint of yardstick has, from the documentation, which a test of it
-/// compares with what is exported; and what the exporter of DCGM is told to have.
+/// Returns every series that the endpoint of yardstick has, from the documentation, which a test of
+/// it compares with the exported ones; and those that the exporter of DCGM is configured to have.
 fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for row in read("docs/metrics.md").lines().filter(|line| line.starts_with("| `yardstick_")) {

@@ -1,29 +1,29 @@
-//! What network policies let through, as a CNI that enforces them does: between the pods of each
-//! rendered job and from the steps of workflows, under the base of the cluster.
+//! Connections that network policies allow, as a CNI that enforces them does: between the pods of
+//! each rendered job and from the steps of workflows, under the base of the cluster.
 
 use serde_json::{Value, json};
 
 use crate::examples::{files, top};
 use crate::objects::{Object, list, parse, text};
 
-/// What policies see of a pod.
+/// View of a pod that policies have.
 #[derive(Debug)]
 struct Pod {
     namespace: String,
     labels: Value,
     ports: Vec<Value>,
-    /// In the network of its node: no policy binds it, and no selector names it.
+    /// Set in the network of its node: no policy binds it, and no selector names it.
     is_on_host: bool,
 }
 
 impl Pod {
-    /// One that is of no job.
+    /// Creates a pod that is of no job.
     fn other(namespace: &str) -> Self {
         let labels = json!({ "app": "other" });
         Self { namespace: namespace.to_owned(), labels, ports: Vec::new(), is_on_host: false }
     }
 
-    /// One of an MPIJob, with the labels of the operator.
+    /// Creates a pod of an MPIJob, with the labels of the operator.
     fn of(job: &Object, role: &str) -> Self {
         let template = &job.value["spec"]["mpiReplicaSpecs"][role]["template"];
         let mut labels = template["metadata"]["labels"].clone();
@@ -37,7 +37,7 @@ impl Pod {
         }
     }
 
-    /// One of a step of a workflow, with the label of Argo: of a container or of a resource.
+    /// Creates a pod of a workflow's step, with the label of Argo: of a container or of a resource.
     fn of_step(workflow: &Object) -> Self {
         let mut labels = workflow.value["spec"]["podMetadata"]["labels"].clone();
         labels["workflows.argoproj.io/workflow"] = json!("nightly-abcde");
@@ -45,7 +45,7 @@ impl Pod {
         Self { namespace, labels, ports: Vec::new(), is_on_host: false }
     }
 
-    /// What is in no namespace: the API server, or an object store.
+    /// Creates an end in no namespace: the API server, or an object store.
     fn outside() -> Self {
         Self { is_on_host: true, ..Self::other("") }
     }
@@ -56,7 +56,7 @@ impl Pod {
     }
 }
 
-/// Whether a selector takes these labels; an empty one takes all.
+/// Returns whether a selector matches these labels; an empty one matches all.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object().into_iter().flatten();
     let mut expressions = list(selector, "/matchExpressions").iter();
@@ -67,7 +67,7 @@ fn selects(selector: &Value, labels: &Value) -> bool {
         })
 }
 
-/// A connection, and whether it is to come about.
+/// Connection, and whether it must be possible.
 struct Connection<'a> {
     what: &'static str,
     protocol: &'static str,
@@ -101,7 +101,7 @@ impl<'a> Connection<'a> {
             && self.passes(policies, &INGRESS, self.to, self.from)
     }
 
-    /// Whether the policies of `pod` let it through to or from `peer`.
+    /// Returns whether the policies of `pod` let it through to or from `peer`.
     fn passes(&self, policies: &[Object], direction: &Direction, pod: &Pod, peer: &Pod) -> bool {
         let binds = |policy: &&Object| {
             !pod.is_on_host
@@ -134,7 +134,7 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Whether one of the peers of a rule is this pod; no peers are all.
+/// Returns whether one of the peers of a rule is this pod; no peers are all.
 fn is_peer(peers: &[Value], pod: &Pod, namespace: &str) -> bool {
     let is_one = |peer: &Value| {
         let labels = json!({ "kubernetes.io/metadata.name": pod.namespace });
@@ -149,7 +149,7 @@ fn is_peer(peers: &[Value], pod: &Pod, namespace: &str) -> bool {
     peers.is_empty() || peers.iter().any(is_one)
 }
 
-/// What must get through, and what must not, in the pods of a job.
+/// Returns the connections that must be possible in the pods of a job and are not, and the reverse.
 fn wrong(job: &Object, policies: &[Object]) -> Vec<String> {
     let (launcher, worker) = (Pod::of(job, "Launcher"), Pod::of(job, "Worker"));
     let (prometheus, other) = (Pod::other("monitoring"), Pod::other(job.namespace()));
@@ -174,7 +174,7 @@ fn wrong(job: &Object, policies: &[Object]) -> Vec<String> {
     broken(job, policies, wanted.into_iter().chain(unwanted))
 }
 
-/// What must get through where a namespace has no policies but that of the job.
+/// Checks the connections where a namespace has no policies but that of the job.
 fn wrong_alone(job: &Object, policies: &[Object]) -> Vec<String> {
     let dns = Pod::other("kube-system");
     let mut found = Vec::new();
@@ -191,8 +191,8 @@ fn wrong_alone(job: &Object, policies: &[Object]) -> Vec<String> {
     found
 }
 
-/// The same for a step of a workflow: names, the API server for Argo's executor and what creates
-/// jobs, on either of its usual ports, and an object store with baselines.
+/// Checks the connections of a workflow's step: names, the API server for Argo's executor and for
+/// the creation of jobs, on either of its usual ports, and an object store with baselines.
 fn wrong_of_steps(workflow: &Object, policies: &[Object]) -> Vec<String> {
     let (step, outside) = (Pod::of_step(workflow), Pod::outside());
     let (dns, other) = (Pod::other("kube-system"), Pod::other(workflow.namespace()));
@@ -236,7 +236,8 @@ fn policies_in(file: &str, namespace: &str) -> Vec<Object> {
     policies
 }
 
-/// Each MPIJob of the examples, also those that workflows create, and the policies beside it.
+/// Returns each MPIJob of the examples, also those that workflows create, and the policies beside
+/// it.
 fn jobs() -> Vec<(Object, Vec<Object>)> {
     let mut found = Vec::new();
     for file in files(&top().join("k8s/jobs"), "yaml") {

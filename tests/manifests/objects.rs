@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// An object, and the file or folder that it is from.
+/// Object, and the file or folder that it is from.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     pub(crate) from: String,
@@ -38,7 +38,7 @@ impl Object {
         text(&self.value, "/metadata/namespace")
     }
 
-    /// What a message about it begins with.
+    /// Returns the prefix of a message about it.
     pub(crate) fn label(&self) -> String {
         format!("{}: {} {}", self.from, self.kind(), text(&self.value, "/metadata/name"))
     }

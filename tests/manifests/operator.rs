@@ -1,5 +1,5 @@
-//! What mpi-operator refuses although the schema allows it: it tells only by an event. And what the
-//! API server would refuse of the pods, when the operator makes them.
+//! Refusals of mpi-operator although the schema allows the value, reported only by an event; and
+//! pods that the API server would refuse when the operator makes them.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::objects::{Object, list, text};
 /// Longest DNS label.
 const LABEL_MAX: usize = 63;
 
-/// The values that the operator knows for a key.
+/// Values that the operator knows for a key.
 struct Allowed {
     place: &'static str,
     values: &'static [&'static str],
@@ -33,7 +33,7 @@ const ALLOWED: [Allowed; 5] = [
     },
 ];
 
-/// What is wrong with an MPIJob.
+/// Returns the faults of an MPIJob.
 pub(crate) fn violations(job: &Object) -> Vec<String> {
     let mut found = Vec::new();
     for Allowed { place, values } in ALLOWED {
@@ -48,7 +48,7 @@ pub(crate) fn violations(job: &Object) -> Vec<String> {
     found.into_iter().map(|text| format!("{label}: {text}")).collect()
 }
 
-/// Whether a text is a label as in RFC 1123, whose first character is a letter in RFC 1035.
+/// Returns whether a text is a label as in RFC 1123, whose first character is a letter in RFC 1035.
 fn is_label(text: &str) -> bool {
     let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_within = (1..=LABEL_MAX).contains(&text.len());
@@ -95,7 +95,7 @@ fn of_pod(pod: &Value) -> Vec<String> {
     found
 }
 
-/// The names in a list; each that comes twice is a violation.
+/// Returns the names in a list; each duplicate is a violation.
 fn names<'a>(values: &'a [Value], place: &str, found: &mut Vec<String>) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for value in values {

@@ -48,7 +48,7 @@ const HOSTS: [&str; 8] = [
     "/lifecycle/postStart/httpGet/host",
 ];
 
-/// What a namespace with this level would refuse of a pod template.
+/// Returns the reasons for which a namespace with this level would refuse a pod template.
 pub(crate) fn violations(template: &Value) -> Vec<String> {
     let pod = &template["spec"];
     let mut found = of_pod(pod);

@@ -50,7 +50,7 @@ impl Schemas {
         self
     }
 
-    /// What is wrong with an object, and with what it embeds.
+    /// Returns the faults of an object, and of the objects that it embeds.
     pub(crate) fn violations(&mut self, object: &Object) -> Vec<String> {
         let name = format!("{}/{}", text(&object.value, "/apiVersion"), object.kind());
         if !self.validators.contains_key(&name) {

@@ -1,5 +1,5 @@
-//! A Kubernetes without nodes, which tests/kubernetes/cluster.sh runs as long as this process: API
-//! server, controllers and the mpi-operator. It has what a site provides.
+//! Kubernetes without nodes, which tests/kubernetes/cluster.sh runs as long as this process: API
+//! server, controllers and the mpi-operator. It has the objects that a site provides.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use crate::examples::{files, top};
 use crate::objects::Object;
 use crate::wait::within;
 
-/// What the site provides that our manifests name: the namespace of its Prometheus, and the
-/// priority and the local volumes of one example.
+/// Objects of the site that our manifests name: the namespace of its Prometheus, and the priority
+/// and the local volumes of one example.
 const OF_THE_SITE: &str = r#"
 {"apiVersion": "v1", "kind": "List", "items": [
     {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}},
@@ -24,7 +24,7 @@ const OF_THE_SITE: &str = r#"
         "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
 ]}"#;
 
-/// What a run of `kubectl` printed.
+/// Output of a run of `kubectl`.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) succeeded: bool,
@@ -40,7 +40,8 @@ pub(crate) struct TestCluster {
 }
 
 impl TestCluster {
-    /// One for all tests, with the definitions of all operators, and everything in `k8s/`.
+    /// Returns the cluster for all tests, with the definitions of all operators, and everything in
+    /// `k8s/`.
     pub(crate) fn get() -> &'static Self {
         static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
         CLUSTER.get_or_init(|| {
@@ -75,7 +76,7 @@ impl TestCluster {
             objects.into_iter().partition(|object| object.kind() == "Namespace");
         for objects in [namespaces, others] {
             let apply = ["apply", "--server-side", "--force-conflicts", "--filename=-"];
-            // A pod without its controller may come before the account of its namespace.
+            // A pod without its controller may precede the account of its namespace.
             within(40, "the account of each namespace", || {
                 let output = self.kubectl(&apply, &list_of(&objects));
                 let is_early = output.stderr.contains("serviceaccount") && !output.succeeded;
@@ -85,7 +86,7 @@ impl TestCluster {
         }
     }
 
-    /// What the API server says to these objects, of which it keeps none.
+    /// Sends these objects to the API server, which keeps none. Returns its answer.
     pub(crate) fn dry_run(&self, objects: &[Object]) -> Output {
         let apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server"];
         let strict = ["--validate=strict", "--filename=-"];

@@ -1,4 +1,4 @@
-//! Connections of the launcher to workers that end although the workers are there.
+//! Launcher connections that end although the workers are there.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::process;
 use crate::success::{JOB, undisturbed_fingerprint};
 use crate::training::{WORKER, launch};
 
-/// As where a launcher's network fails for a moment: ranks do not notice, and nothing happens.
+/// Ends connections as a short failure of the launcher's network does: ranks do not notice.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_connection_that_ends_is_made_again() {
@@ -28,7 +28,7 @@ fn a_connection_that_ends_is_made_again() {
     assert_eq!(record["fingerprint"], *undisturbed_fingerprint());
 }
 
-/// As by `kubectl delete mpijob` right after `kubectl apply`.
+/// Deletes the job as `kubectl delete mpijob` does right after `kubectl apply`.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_launcher_that_is_to_go_while_ranks_start_stops_in_order() {

@@ -1,4 +1,4 @@
-//! The files in which the image of a job differs from this machine's root.
+//! Files in which the image of a job differs from this machine's root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -10,7 +10,7 @@ pub(crate) const USER: u32 = 1000;
 /// The user's home, where the operator mounts its ssh secret.
 pub(crate) const HOME: &str = "/home/yardstick";
 
-/// Where pods find the addresses of pods: a folder, so that the file in it can be replaced.
+/// Folder of the addresses of pods: a folder, so that the file in it can be replaced.
 pub(crate) const NAMES: &str = "/etc/names";
 
 /// The port of sshd in worker pods.
@@ -29,7 +29,7 @@ const FILES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Where volumes and the binary are mounted.
+/// Folders where volumes and the binary are mounted.
 const FOLDERS: [&str; 7] =
     ["etc/mpi", "etc/names", "home/yardstick/.ssh", "nvme", "opt/openmpi", "results", "shared"];
 

@@ -1,4 +1,4 @@
-//! An MPIJob: what the operator makes of one, and its pods.
+//! MPIJob: its pods, as the operator makes them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,18 +25,18 @@ pub(crate) struct Job {
     workers: Vec<Option<Pod>>,
     launcher: Option<Pod>,
     network: Network,
-    /// Of all pods that have been started.
+    /// Names of all pods that have been started.
     names: Names,
     folder: tempfile::TempDir,
 }
 
-/// How long ranks may survive their launcher.
+/// Longest time for which ranks may survive their launcher.
 const SURVIVAL: Duration = Duration::from_secs(40);
 
-/// How long it takes at most until a run has committed its first checkpoint.
+/// Longest time until a run has committed its first checkpoint.
 const COMMIT: Duration = Duration::from_secs(120);
 
-/// What the workers' sshd is told by the image of the operator, whose port and key the job has.
+/// Command of the workers' sshd in the operator's image, with the port and key of the job.
 pub(crate) const PLAIN_SSHD: [&str; 10] = [
     "/usr/sbin/sshd",
     "-De",
@@ -89,7 +89,7 @@ impl Job {
         (0..self.workers.len()).for_each(|worker| self.start_worker(worker, command));
     }
 
-    /// A worker that has died comes back as after its pod was deleted: with another address, and
+    /// Restarts a worker that has died, as after its pod was deleted: with another address, and
     /// with empty volumes but for those that pods share.
     #[track_caller]
     pub(crate) fn replace_worker(&mut self, worker: usize, command: &[&str]) {
@@ -109,7 +109,7 @@ impl Job {
             Some(self.start(LAUNCHER, volumes, operator::launcher_variables(), command));
     }
 
-    /// Starts a pod, which DNS knows from then on.
+    /// Starts a pod, and adds it to DNS.
     #[track_caller]
     fn start(
         &mut self,
@@ -140,7 +140,7 @@ impl Job {
         })
     }
 
-    /// What all pods have.
+    /// Returns the volumes of all pods.
     fn volumes(&self) -> Vec<Volume> {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_yardstick"));
         let of_all = [
@@ -175,7 +175,7 @@ impl Job {
         wait_until(COMMIT, has_committed, || format!("no checkpoint: {}", self.output()));
     }
 
-    /// Waits until the launcher has started `mpirun`, whose ranks are still to come.
+    /// Waits until the launcher has started `mpirun`, whose ranks are not started yet.
     #[track_caller]
     pub(crate) fn wait_for_mpirun(&self) {
         let launcher = self.launcher.as_ref().unwrap();
@@ -212,13 +212,13 @@ impl Job {
         assert!(output.lines().any(has_all), "no {parts:?} in:\n{output}");
     }
 
-    /// What all pods have printed.
+    /// Returns the output of all pods.
     pub(crate) fn output(&self) -> String {
         let pods = self.launcher.iter().chain(self.workers.iter().flatten());
         pods.map(|pod| format!("{}:\n{}\n", pod.name, pod.output())).collect()
     }
 
-    /// A worker that was started.
+    /// Returns a worker that was started.
     pub(crate) fn worker(&mut self, worker: usize) -> &mut Pod {
         self.workers[worker].as_mut().unwrap()
     }
@@ -250,7 +250,7 @@ impl Job {
         self.empty_dir(&worker_name(worker), "/tmp").source
     }
 
-    /// Lets DNS know a worker also by the name of another one, which is not started.
+    /// Publishes a worker in DNS also by the name of another one, which is not started.
     pub(crate) fn give_second_name(&mut self, worker: usize, other: usize) {
         let address = self.worker(worker).port.address.clone();
         self.names.publish(&worker_name(other), &address);

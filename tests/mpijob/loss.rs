@@ -1,4 +1,4 @@
-//! Ranks and workers that are lost: the launcher says so within seconds, and names them.
+//! Ranks and workers that are lost: the launcher reports it within seconds, and names them.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn a_rank_s_exit_code_is_that_of_the_launcher() {
     assert_eq!((&record["status"], &record["exit_code"]), (&json!("failed"), &json!(4)));
 }
 
-/// As where memory is short.
+/// Kills a rank, as where memory is short.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_killed_rank_is_a_loss() {
@@ -52,10 +52,10 @@ fn lose(worker: usize, within: Duration, take_away: impl FnOnce(&mut Job)) {
     assert_eq!(record["reason"]["host"], json!(name), "{}", record["reason"]);
 }
 
-/// How long it takes at most until a launch has ended whose worker was killed.
+/// Longest time until a launch has ended whose worker was killed.
 const KILL: Duration = Duration::from_secs(60);
 
-/// The same where the worker is cut off, which nobody is told.
+/// Longest time where the worker is cut off, without a notification of any peer.
 const CUT: Duration = Duration::from_secs(90);
 
 #[test]
@@ -71,7 +71,7 @@ fn the_killed_worker_of_rank_0_is_named() {
     lose(0, KILL, |job| job.worker(0).kill());
 }
 
-/// By itself, `mpirun` of Open MPI 4.1 waits for ever.
+/// Limits the wait: by itself, `mpirun` of Open MPI 4.1 waits for ever.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_worker_that_is_cut_off_is_named() {

@@ -1,5 +1,5 @@
-//! The MPI library of the image: this machine's, as packages install it, or the one that the tests
-//! are run against (`scripts/test-mpi.sh`), in a folder of its own.
+//! MPI library of the image: this machine's, as packages install it, or the one that the tests are
+//! run against (`scripts/test-mpi.sh`), in a folder of its own.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,14 @@ const FOLDER: &str = "/opt/openmpi";
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// With the library in its own folder.
+/// Returns the volume of the library, where it has its own folder.
 pub(crate) fn volumes() -> Vec<Volume> {
     let volume = |source| Volume { source, target: FOLDER };
     own_folder().map(volume).into_iter().collect()
 }
 
-/// What the image sets for every process: where programs are found, and the library.
+/// Returns the variables that the image sets for every process: the paths of programs and of the
+/// library.
 pub(crate) fn variables() -> Vec<Variable> {
     if own_folder().is_none() {
         return vec![Variable::new("PATH", PATH)];
@@ -26,7 +27,8 @@ pub(crate) fn variables() -> Vec<Variable> {
     ]
 }
 
-/// Whether it follows the variables that mpi-operator sets for Open MPI 4: `OMPI_MCA_orte_*`.
+/// Returns whether it follows the variables that mpi-operator sets for Open MPI 4:
+/// `OMPI_MCA_orte_*`.
 pub(crate) fn reads_operator_variables() -> bool {
     own_folder().is_none()
 }

@@ -1,4 +1,4 @@
-//! The cluster's DNS: a file that all pods look names up in, and that is replaced.
+//! DNS of the cluster: a file in which all pods look names up, and that is replaced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ struct Address {
 }
 
 impl Names {
-    /// Of no pod, in an empty folder.
+    /// Creates the names of no pod, in an empty folder.
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder, known: Vec::new() }
     }
 
-    /// From now on a pod has this address.
+    /// Sets the address of a pod.
     pub(crate) fn publish(&mut self, pod: &str, address: &str) {
         self.known.retain(|known| known.pod != pod);
         self.known.push(Address { pod: pod.to_owned(), address: address.to_owned() });

@@ -1,5 +1,5 @@
-//! The network of pods: a network namespace for each, at the ports of a bridge that is in one too.
-//! They are removed when dropped, also after a panic.
+//! Network of pods: a network namespace for each, at the ports of a bridge that is in one too. They
+//! are removed when dropped, also after a panic.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ use crate::command::run;
 pub(crate) struct Network {
     /// Unique on this machine.
     prefix: String,
-    /// One for each pod, in the order in which they were connected.
+    /// Namespaces, one for each pod, in the order in which they were connected.
     namespaces: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Network {
 }
 
 impl Port {
-    /// From now on nothing gets to the pod or from it, and nobody is told so.
+    /// Drops all packets to and from the pod, without a notification of any peer.
     pub(crate) fn cut(&self) {
         ip(&["-n", &self.namespace, "link", "set", "eth0", "down"]);
     }

@@ -1,4 +1,4 @@
-//! What mpi-operator makes of an MPIJob: names of pods, hostfile, ssh secret and variables.
+//! Objects that mpi-operator makes of an MPIJob: names of pods, hostfile, ssh secret and variables.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ pub(crate) fn worker_name(worker: usize) -> String {
     format!("train-worker-{worker}")
 }
 
-/// Where a pod is found, by its name.
+/// Returns the host name of a pod.
 pub(crate) fn host(pod: &str) -> String {
     format!("{pod}.train.default.svc")
 }
@@ -26,12 +26,12 @@ pub(crate) fn hostfile(workers: usize) -> String {
     (0..workers).map(|worker| format!("{} slots=1\n", host(&worker_name(worker)))).collect()
 }
 
-/// What it adds to the environment of workers.
+/// Returns the variables that it adds to the environment of workers.
 pub(crate) fn worker_variables() -> Vec<Variable> {
     vec![Variable::new("K_MPI_JOB_ROLE", "worker")]
 }
 
-/// What it adds to the environment of the launcher.
+/// Returns the variables that it adds to the environment of the launcher.
 pub(crate) fn launcher_variables() -> Vec<Variable> {
     vec![
         Variable::new("K_MPI_JOB_ROLE", "launcher"),

@@ -1,4 +1,4 @@
-//! A pod: one container with a network of its own, and everything that runs in it.
+//! Pod: one container with a network of its own, and everything that runs in it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::process::{self, Process};
 use crate::support::Running;
 use crate::wait::wait_until;
 
-/// What a pod is started with.
+/// Specification of a pod.
 #[derive(Debug)]
 pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,
@@ -24,7 +24,7 @@ pub(crate) struct Spec<'a> {
     /// All there are, but for `HOME`.
     pub(crate) variables: Vec<Variable>,
     pub(crate) command: &'a [&'a str],
-    /// Where its output is appended.
+    /// File to which its output is appended.
     pub(crate) log: PathBuf,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Variable {
     pub(crate) value: String,
 }
 
-/// A pod that was started. Dropping it kills it.
+/// Pod that was started. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Pod {
     pub(crate) name: String,
@@ -51,7 +51,7 @@ pub(crate) struct Pod {
     running: Running,
 }
 
-/// How long a process may take to start, to end after a SIGKILL, or to end with its pod.
+/// Longest time in which a process starts, ends after a SIGKILL, or ends with its pod.
 const SOON: Duration = Duration::from_secs(30);
 
 /// Without capabilities and without a way to get any. It dies with the test.
@@ -75,7 +75,7 @@ impl Pod {
         Self { name: spec.name.to_owned(), port: spec.port, log: spec.log, running }
     }
 
-    /// What it has printed.
+    /// Returns its output so far.
     pub(crate) fn output(&self) -> String {
         read(&self.log)
     }
@@ -119,12 +119,12 @@ impl Pod {
         });
     }
 
-    /// Its processes that are ranks.
+    /// Returns its processes that are ranks.
     pub(crate) fn ranks(&self) -> Vec<Process> {
         process::in_network(&self.port.namespace).into_iter().filter(Process::is_rank).collect()
     }
 
-    /// Its processes that run this program with this argument among others.
+    /// Returns its processes that run this program with this argument, possibly among more.
     pub(crate) fn running(&self, program: &str, argument: &str) -> Vec<Process> {
         let all = process::in_network(&self.port.namespace).into_iter();
         all.filter(|process| process.runs(program, argument)).collect()
@@ -144,7 +144,7 @@ fn read(log: &Path) -> String {
 }
 
 impl Spec<'_> {
-    /// What starts the container.
+    /// Returns the command that starts the container.
     fn container(&self) -> Command {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mpijob/pod.sh");
         let mut command = Command::new("setpriv");

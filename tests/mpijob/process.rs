@@ -13,9 +13,9 @@ pub(crate) struct Process {
     pub(crate) id: u32,
     /// `NAME=VALUE` of each variable; empty once it has ended.
     environment: Vec<String>,
-    /// Its program and arguments.
+    /// Program and arguments.
     command: Vec<String>,
-    /// Of the innermost PID namespace.
+    /// Process id in the innermost PID namespace.
     own_id: u32,
     /// `NAME:` and values of each line of `/proc/ID/status`.
     status: String,
@@ -48,23 +48,23 @@ impl Process {
         Some(Self { id, environment, command, own_id, status })
     }
 
-    /// Whether it runs this program with this argument among others.
+    /// Returns whether it runs this program with this argument, possibly among more.
     pub(crate) fn runs(&self, program: &str, argument: &str) -> bool {
         let is_program = self.command[0].rsplit('/').next() == Some(program);
         is_program && self.command.iter().any(|word| word == argument)
     }
 
-    /// Whether a launcher started it as a rank.
+    /// Returns whether a launcher started it as a rank.
     pub(crate) fn is_rank(&self) -> bool {
         self.variable("PMIX_RANK").is_some()
     }
 
-    /// Whether it is PID 1 of a container.
+    /// Returns whether it is PID 1 of a container.
     pub(crate) fn is_first_of_container(&self) -> bool {
         self.own_id == 1
     }
 
-    /// Whether it is the image's user, and has no capability and no way to get one.
+    /// Returns whether it is the image's user, and has no capability and no way to get one.
     pub(crate) fn is_restricted(&self) -> bool {
         let is = |name, value: &str| field(&self.status, name).is_some_and(|it| it == value);
         let ids = [USER; 4].map(|id| id.to_string()).join("\t");
@@ -73,7 +73,7 @@ impl Process {
         is_user && is("NoNewPrivs", "1") && ["CapPrm", "CapBnd"].iter().all(|set| is(set, &none))
     }
 
-    /// An environment variable that it was started with.
+    /// Returns an environment variable that it was started with.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         let mut values = self.environment.iter().filter_map(|variable| variable.split_once('='));
         values.find(|variable| variable.0 == name).map(|variable| variable.1)

@@ -1,4 +1,4 @@
-//! Jobs that go on by themselves after a loss.
+//! Jobs that recover by themselves from a loss.
 
 use serde_json::json;
 
@@ -48,7 +48,7 @@ fn a_spare_worker_takes_the_place_of_a_killed_one() {
     expect_recovery(job, [0, 2]);
 }
 
-/// The ranks that are cut off, rank 0 among them, still run when others go on, and they still see
+/// Ranks that are cut off, rank 0 among them, still run when the rest resumes, and they still see
 /// the run's folder: they must not spoil it.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]

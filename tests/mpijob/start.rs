@@ -1,4 +1,4 @@
-//! Workers that come late, never, or as something else than they seem.
+//! Workers that start late, never, or as something else than they seem.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use crate::operator::{host, worker_name};
 use crate::success::{JOB, undisturbed_fingerprint};
 use crate::training::{WORKER, launch};
 
-/// How late workers are.
+/// Delay of late workers.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Of one worker the name is known already, of the other it is not.
+/// One worker is known to DNS already, the other is not.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn late_workers_are_waited_for() {
@@ -36,7 +36,8 @@ fn a_worker_that_never_comes_is_named() {
     assert!(!job.results().exists(), "nothing was run");
 }
 
-/// What a daemon of `mpirun` leaves in a worker's folder for temporary files when it is killed.
+/// Returns the files that a killed daemon of `mpirun` leaves in a worker's folder for temporary
+/// files.
 fn leftovers(job: &Job, worker: usize) -> Vec<PathBuf> {
     let is_leftover = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -46,7 +47,7 @@ fn leftovers(job: &Job, worker: usize) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(is_leftover).collect()
 }
 
-/// A container that restarts keeps its temporary files, and its process ids repeat.
+/// Temporary files survive the restart of a container, and its process ids repeat.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn what_a_killed_daemon_has_left_does_no_harm() {

@@ -1,4 +1,4 @@
-//! Jobs that are asked to stop: they save, and go on later.
+//! Jobs that are asked to stop: they save, and resume later.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::job::Job;
 use crate::success::{JOB, undisturbed_fingerprint};
 use crate::training::{WORKER, launch};
 
-/// How long ranks may take to save and to end.
+/// Longest time in which ranks save and end.
 const STOP: Duration = Duration::from_secs(30);
 
 fn start() -> Job {
@@ -17,7 +17,7 @@ fn start() -> Job {
     job
 }
 
-/// All ranks have saved, and the same launch goes on from there.
+/// Checks that all ranks have saved, and that the same launch resumes from there.
 #[track_caller]
 fn expect_stop_and_go_on(mut job: Job, mend: impl FnOnce(&mut Job)) {
     job.expect_exit(75, STOP);
@@ -33,7 +33,7 @@ fn expect_stop_and_go_on(mut job: Job, mend: impl FnOnce(&mut Job)) {
     assert_eq!(record["fingerprint"], *undisturbed_fingerprint());
 }
 
-/// As by `kubectl drain`: the worker's pod is to go, and comes back on another node.
+/// Drains the worker as `kubectl drain` does: its pod is terminated, and restarts on another node.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_drained_worker_lets_all_ranks_save() {
@@ -44,7 +44,7 @@ fn a_drained_worker_lets_all_ranks_save() {
     expect_stop_and_go_on(job, |job| job.replace_worker(1, &WORKER));
 }
 
-/// As by `kubectl delete mpijob`.
+/// Terminates the launcher as `kubectl delete mpijob` does.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_launcher_that_is_to_go_lets_all_ranks_save() {

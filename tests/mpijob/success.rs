@@ -1,4 +1,4 @@
-//! A job that nothing happens to.
+//! Job without a fault.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::operator::worker_name;
 use crate::process::Process;
 use crate::training::{WORKER, launch};
 
-/// How long an undisturbed job may take, from its launcher's start on.
+/// Longest time of an undisturbed job, from its launcher's start on.
 pub(crate) const JOB: Duration = Duration::from_secs(60);
 
-/// What an undisturbed job has left.
+/// Results of an undisturbed job.
 #[derive(Debug)]
 struct Undisturbed {
     record: Value,
-    /// In its ranks' environment.
+    /// Pod names in its ranks' environment.
     pods: Vec<String>,
     nodes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What jobs train, and how they launch it.
+//! Training of the jobs, and its launch.
 
 /// Name of the run's folder in the results volume.
 pub(crate) const RUN: &str = "run";

@@ -1,11 +1,11 @@
-//! Waiting for what a job is about to do.
+//! Waits for conditions of a job.
 
 use std::time::{Duration, Instant};
 
-/// How often one looks.
+/// Interval between checks.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits until it is so; after the limit the test fails and says this.
+/// Waits until the condition holds; after the limit the test fails with this message.
 #[track_caller]
 pub(crate) fn wait_until(
     limit: Duration,

@@ -1,4 +1,4 @@
-//! Reads attributes of OpenTelemetry.
+//! Reader of OpenTelemetry attributes.
 
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;

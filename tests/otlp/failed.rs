@@ -1,4 +1,4 @@
-//! A run that fails says so in the span of its attempt.
+//! Failed run: the span of its attempt reports the failure.
 
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 

@@ -1,5 +1,5 @@
-//! A collector of OpenTelemetry gets the metrics and spans of a run; one that does not answer
-//! changes nothing but a warning.
+//! Metrics and spans of a run in an OpenTelemetry collector; one that does not answer changes
+//! nothing but a warning.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attributes;

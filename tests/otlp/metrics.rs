@@ -1,4 +1,4 @@
-//! The metrics are those of the documentation, with the values of the steps' files.
+//! Metrics are those of the documentation, with the values of the steps' files.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ fn every_metric_of_the_documentation_arrives_from_every_rank() {
     }
 }
 
-/// Not every machine tells all of it; one rank of a node tells of the host.
+/// Some machines report only a part of it; one rank of a node reports the host.
 #[test]
 fn hardware_is_sent_by_the_first_rank_of_the_node() {
     let name = "yardstick_host_memory_available_bytes";

@@ -1,5 +1,5 @@
-//! A run of two ranks, and what a collector got of it: the one of the test, behind a real one where
-//! `YARDSTICK_OTEL_COLLECTOR` names its program.
+//! Run of two ranks, and the data that a collector received from it: the one of the test, behind a
+//! real one where `YARDSTICK_OTEL_COLLECTOR` names its program.
 
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,12 +18,12 @@ pub(crate) const STEPS: u64 = 12;
 pub(crate) struct Observed {
     pub(crate) folder: Folder,
     pub(crate) got: Got,
-    /// Before and after it.
+    /// Times before and after the run.
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
 }
 
-/// The same for all tests.
+/// Run that all tests share.
 pub(crate) static RUN: LazyLock<Observed> = LazyLock::new(observe);
 
 fn observe() -> Observed {

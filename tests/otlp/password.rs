@@ -1,4 +1,4 @@
-//! A password in the URL of a collector: it gets there, and nowhere else.
+//! Password in the URL of a collector: it is sent there, and nowhere else.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

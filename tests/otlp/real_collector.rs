@@ -1,12 +1,12 @@
-//! A real OpenTelemetry collector between yardstick and the test: it decodes what it receives,
-//! prints how much that is, and sends it on (`make soak-otlp`).
+//! Real OpenTelemetry collector between yardstick and the test: it decodes what it receives, prints
+//! how much that is, and forwards it (`make soak-otlp`).
 
 use std::ffi::OsStr;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// How long it may take to start.
+/// Longest time until it has started.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The running program; killed when dropped.

@@ -1,4 +1,4 @@
-//! A collector for tests: takes OTLP over HTTP, and keeps what it got.
+//! Collector for tests: takes OTLP over HTTP, and keeps what it received.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,13 +18,13 @@ pub(crate) struct Collector {
 }
 
 struct Request {
-    /// Its lines in lower case.
+    /// Lines of the head in lower case.
     head: Vec<String>,
     path: String,
     body: Vec<u8>,
 }
 
-/// All that was sent, in its order.
+/// Data that was sent, in its order.
 #[derive(Debug, Default)]
 pub(crate) struct Got {
     #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "runs of several ranks"))]
@@ -37,7 +37,7 @@ impl Collector {
         Self::slow(Duration::ZERO)
     }
 
-    /// One that answers each request this late.
+    /// Starts a collector that answers each request after this delay.
     pub(crate) fn slow(delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -60,7 +60,7 @@ impl Collector {
         self.requests.try_iter().map(|request| request.head).collect()
     }
 
-    /// Everything that was sent until now.
+    /// Returns everything that was sent until now.
     pub(crate) fn got(&self) -> Got {
         let mut got = Got::default();
         for Request { path, body, .. } in self.requests.try_iter() {

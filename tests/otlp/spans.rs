@@ -1,4 +1,4 @@
-//! The spans are one trace over both ranks, with the times of the run.
+//! Spans are one trace over both ranks, with the times of the run.
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -9,7 +9,7 @@ use super::observed::{RUN, STEPS};
 const PHASES: [&str; 8] =
     ["data", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "eval", "other"];
 
-/// Times are sent in nanoseconds, and steps are told in milliseconds.
+/// Tolerance of times: they are sent in nanoseconds, and recorded for steps in milliseconds.
 const TOLERANCE_NS: u64 = 5_000_000;
 
 /// A thread may lose its core between the end of a step and the reading of the clock.

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::receiver::Collector;
 use super::support::{Finished, Folder, finish, run, yardstick};
 
-/// The most that a run waits for a collector when it has ended, and for what else it does then on
-/// a busy machine: less than the 10 s that a request may take by OpenTelemetry's default.
+/// Longest wait of a run for a collector when it has ended, and for its other work then on a busy
+/// machine: less than the 10 s that a request may take by OpenTelemetry's default.
 const END_MS: u64 = 2_000 + 7_000;
 
 /// Runs a few steps, too few for anything to be sent before the end unless they are slow, and
-/// returns how long the process went on when its attempt had ended.
+/// returns how long the process continued when its attempt had ended.
 #[track_caller]
 fn train(folder: &Folder, url: &str, spans_of_request: &str) -> Ended {
     let out = folder.text();
@@ -30,7 +30,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// There is one warning, of this collector and with this reason, and the run is as any other.
+    /// Expects one warning, of this collector and with this reason, and an otherwise normal run.
     #[track_caller]
     fn expect(&self, folder: &Folder, url: &str, why: &str) {
         let Self { finished, waited_ms } = self;
@@ -45,7 +45,7 @@ impl Ended {
     }
 }
 
-/// Both finish as a run without a collector does, but for one warning and the wait at the end.
+/// Both runs finish like one without a collector, but for one warning and the wait at the end.
 #[test]
 fn a_collector_that_hangs_or_is_absent_is_one_warning() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap(); // accepts connections, answers none
@@ -58,7 +58,7 @@ fn a_collector_that_hangs_or_is_absent_is_one_warning() {
     }
 }
 
-/// Each request is answered in time, and all of them together are not.
+/// Answers each request in time, but all of them together too late.
 #[test]
 fn a_collector_that_is_too_slow_for_the_end_is_one_warning() {
     let collector = Collector::slow(Duration::from_millis(300));

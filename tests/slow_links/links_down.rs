@@ -40,7 +40,7 @@ fn lose_a_link(count: usize) -> (Value, String) {
     (folder.record()["reason"].clone(), fs::read_to_string(folder.sibling("log")).unwrap())
 }
 
-/// Of two only one can be lost.
+/// Loses the only link of two ranks.
 #[test]
 #[ignore = "adds network namespaces: needs root, and ip and tc of iproute2"]
 fn a_link_that_is_down_between_two_ranks_names_the_other_one() {

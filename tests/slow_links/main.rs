@@ -1,5 +1,5 @@
-//! `yardstick comm` on emulated nodes, of which one link is slow, or all links of one node.
-//! They need root, and Debian's iproute2.
+//! `yardstick comm` on emulated nodes, with one slow link, or all links of one node slow. Needs
+//! root, and Debian's iproute2.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 const NODES: usize = 4;
 
-/// What was found slow: links as `from -> to`, and the rank that all of them have in common, which
-/// only pairs can have.
+/// Slow links that were found: links as `from -> to`, and the rank that all of them have in common,
+/// which only pairs can have.
 #[derive(Debug, PartialEq)]
 struct Found {
     links: Vec<String>,
@@ -22,7 +22,7 @@ struct Found {
 }
 
 impl Found {
-    /// From `slow` of a report.
+    /// Parses `slow` of a report.
     fn new(slow: &Value) -> Self {
         let name = |link: &Value| format!("{} -> {}", link["from"], link["to"]);
         let mut links: Vec<_> = slow["links"].as_array().unwrap().iter().map(name).collect();
@@ -48,14 +48,14 @@ fn measure(nodes: &Nodes) -> Value {
     report
 }
 
-/// The same up to three times, until it finds what is expected: a neighbour on the machine may slow
+/// Measures up to three times, until the result is as expected: a neighbour on the machine may slow
 /// a link down meanwhile.
 fn measure_until(nodes: &Nodes, is_expected: impl Fn(&Value) -> bool) -> Value {
     let again = (0..2).map(|_| measure(nodes)).find(&is_expected);
     again.unwrap_or_else(|| measure(nodes))
 }
 
-/// What is found in the cuts: of ranks 1 apart, and 2.
+/// Returns the slow links in the cuts: of ranks 1 apart, and 2.
 fn found_in_cuts(report: &Value) -> Vec<Found> {
     let cuts = report["cuts"].as_array().unwrap();
     cuts.iter().map(|cut| Found::new(&cut["slow"])).collect()

@@ -13,8 +13,8 @@ pub(crate) struct Nodes {
     folder: tempfile::TempDir,
 }
 
-/// How fast a node sends, unless a link is throttled: little enough that two cores, which others
-/// use too, are not what limits it.
+/// Send rate of a node, unless a link is throttled: low enough that it is the bottleneck, and not
+/// the two cores, which other programs use too.
 const RATE: &str = "48mbit";
 
 /// A throttled link: a quarter.
@@ -49,7 +49,7 @@ impl Nodes {
         self.tc(node, &class("1:99", RATE));
     }
 
-    /// From now on what one node sends to another is slow; not what it receives from there.
+    /// Slows down traffic from one node to another; not that of the other direction.
     pub(crate) fn throttle(&self, from: usize, to: usize) {
         let (class_id, address) = (format!("1:{}", to + 1), address(to));
         self.tc(from, &class(&class_id, SLOW_RATE));
@@ -58,8 +58,7 @@ impl Nodes {
         self.tc(from, &[&filter[..], &is_to].concat());
     }
 
-    /// From now on nothing arrives from either node at the other: frames go to an adapter that does
-    /// not exist.
+    /// Drops all traffic between two nodes: frames are sent to an adapter that does not exist.
     pub(crate) fn cut(&self, one: usize, other: usize) {
         for (from, to) in [(one, other), (other, one)] {
             let neighbour = ["neigh", "replace", &address(to), "lladdr", "02:00:00:00:00:99"];
@@ -68,7 +67,7 @@ impl Nodes {
         }
     }
 
-    /// All that a node sends and receives is slow.
+    /// Slows down all traffic of a node.
     pub(crate) fn throttle_node(&self, node: usize) {
         for other in (0..self.count).filter(|other| *other != node) {
             self.throttle(node, other);
@@ -95,8 +94,8 @@ impl Nodes {
         command
     }
 
-    /// What mpirun starts instead of ssh: `HOST COMMAND...`. The last part of an address is the
-    /// number of the node and one.
+    /// Writes the program that mpirun starts instead of ssh: `HOST COMMAND...`. The last part of an
+    /// address is the number of the node and one.
     fn write_agent(&self) {
         let script = format!(
             "#!/bin/sh\nnode=$((${{1##*.}} - 1)); shift\n\
@@ -155,7 +154,7 @@ fn port(node: usize) -> String {
     format!("port{node}")
 }
 
-/// What adds a share of an adapter that sends at most so fast.
+/// Returns the arguments that add a share of an adapter that sends at most so fast.
 fn class<'a>(id: &'a str, rate: &'a str) -> [&'a str; 15] {
     [
         "class", "add", "dev", "link0", "parent", "1:", "classid", id, "htb", "rate", rate,

@@ -1,4 +1,4 @@
-//! A Slurm of two nodes, and its jobs.
+//! Slurm cluster of two nodes, and its jobs.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use crate::support::{self, Finished, finish, text};
 /// Names of its nodes.
 pub(crate) const NODES: [&str; 2] = ["node1", "node2"];
 
-/// A cluster that runs. Dropping it ends it.
+/// Cluster that runs. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// The script, which is also in the network namespace of Slurm's controller.
@@ -19,14 +19,14 @@ pub(crate) struct Cluster {
     folder: tempfile::TempDir,
 }
 
-/// A job that was submitted.
+/// Job that was submitted.
 pub(crate) struct Job<'a> {
     cluster: &'a Cluster,
     id: String,
     output: PathBuf,
 }
 
-/// How long a job may take until it ends, and its nodes are idle again.
+/// Longest time until a job ends, and its nodes are idle again.
 const LIMIT: Duration = Duration::from_secs(90);
 
 impl Cluster {
@@ -104,7 +104,7 @@ impl Cluster {
         finish(command).expect(0);
     }
 
-    /// From now on nothing gets to the node or from it, and nobody is told so.
+    /// Drops all packets to and from the node, without a notification of any peer.
     #[track_caller]
     pub(crate) fn cut(&self, node: &str) {
         self.run(&["ip", "link", "set", node, "down"]);
@@ -131,9 +131,9 @@ impl Job<'_> {
         wait_until(has_committed, || read(&self.output));
     }
 
-    /// Waits for the end of its script: the exit code, and what it printed. `sbatch --wait` would
-    /// look more and more rarely, and wait for lost nodes as well, on which the job stays
-    /// COMPLETING.
+    /// Waits for the end of its script, and returns its output. Checks the exit code.
+    /// `sbatch --wait` would poll more and more rarely, and wait for lost nodes as well, on which
+    /// the job stays COMPLETING.
     #[track_caller]
     pub(crate) fn expect(&self, code: i32) -> String {
         let mut state = String::new();
@@ -149,7 +149,7 @@ impl Job<'_> {
     }
 }
 
-/// Waits until it is so; a test that waits too long fails and says this.
+/// Waits until the condition holds; a test that waits too long fails with this message.
 #[track_caller]
 fn wait_until(mut is_so: impl FnMut() -> bool, otherwise: impl Fn() -> String) {
     let began = Instant::now();

@@ -1,8 +1,7 @@
 //! `yardstick launch` in batch scripts of a real Slurm of two nodes, and Slurm's own ways to end
 //! them.
 //!
-//! They need root, and Debian's iproute2, munge, openssh-server, slurm-client, slurmctld and
-//! slurmd.
+//! Needs root, and Debian's iproute2, munge, openssh-server, slurm-client, slurmctld and slurmd.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,7 +13,7 @@ use cluster::{Cluster, NODES};
 use serde_json::json;
 use support::Folder;
 
-/// With a save after every fifth of its steps.
+/// Returns the arguments of a training with a save after every fifth step.
 fn train<'a>(out: &'a str, steps: &'a str) -> Vec<&'a str> {
     let train = ["--", "train", "--workload", "smoke", "--steps", steps, "--threads", "1"];
     let others = ["--checkpoint-every", "5steps", "--deadline", "60s", "--out", out];
@@ -40,7 +39,7 @@ fn a_batch_script_trains_on_all_nodes_and_goes_on_after_a_stop() {
     assert_eq!(stopped.record()["fingerprint"], record["fingerprint"]);
 }
 
-/// By ssh both to agents and to ranks: Slurm has no step but the script.
+/// Connects by ssh both to agents and to ranks: Slurm has no step but the script.
 #[test]
 #[ignore = "starts a Slurm: needs root, munge, slurmctld and slurmd"]
 fn hosts_of_a_host_file_are_reached_by_ssh() {

@@ -1,4 +1,4 @@
-//! The system allocator with counters. A test binary that includes this file uses it.
+//! System allocator with counters. A test binary that includes this file uses it.
 #![allow(unsafe_code)]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 

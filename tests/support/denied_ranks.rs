@@ -15,12 +15,12 @@ use crate::support::{mpirun_test, yardstick};
 /// arguments of `yardstick`, one per line.
 const DENIED: &str = "YARDSTICK_TEST_DENIED";
 
-/// What one rank is denied.
+/// Operation that is denied to one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     /// This rank cannot create shared memory.
     Creating(usize),
-    /// This rank cannot open the shared memory of others.
+    /// This rank cannot open the shared memory of other ranks.
     Opening(usize),
 }
 
@@ -33,7 +33,7 @@ impl Denied {
     }
 }
 
-/// A command that starts two ranks of `yardstick`.
+/// Returns a command that starts two ranks of `yardstick`.
 pub fn two_ranks(denied: Option<Denied>, arguments: &[&str]) -> Command {
     let mut command = mpirun_test(2, "rank_of_a_job");
     let denied = denied.map_or("nothing".to_owned(), Denied::encode);

@@ -1,4 +1,4 @@
-//! The folder of a run and its files.
+//! Folder of a run and its files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ impl Folder {
         Self { temporary: tempfile::tempdir().unwrap() }
     }
 
-    /// In a temporary folder in this one.
+    /// Creates a temporary folder in this one.
     pub fn inside(folder: &Path) -> Self {
         Self { temporary: tempfile::tempdir_in(folder).unwrap() }
     }
@@ -59,12 +59,12 @@ impl Folder {
         self.steps(0).iter().map(bits).collect()
     }
 
-    /// What a run has computed.
+    /// Returns the result of a run.
     pub fn result(&self) -> RunResult {
         RunResult { losses: self.losses(), fingerprint: self.record()["fingerprint"].clone() }
     }
 
-    /// Every line of one rank's steps.
+    /// Returns every line of one rank's steps.
     pub fn steps(&self, rank: usize) -> Vec<StepLine> {
         let path = self.path().join(format!("steps/r{rank:06}.jsonl"));
         let text = std::fs::read_to_string(&path).unwrap();
@@ -86,7 +86,7 @@ impl Folder {
     }
 }
 
-/// What a run has computed.
+/// Result of a run.
 #[derive(Debug, PartialEq)]
 pub struct RunResult {
     pub losses: Vec<LossBits>,
@@ -111,7 +111,7 @@ impl LossBits {
     }
 }
 
-/// One line of `steps/rRRRRRR.jsonl`.
+/// Line of `steps/rRRRRRR.jsonl`.
 #[derive(Debug)]
 pub struct StepLine(pub Value);
 
@@ -139,7 +139,7 @@ pub fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A folder with those of the emulated device's libraries that training cannot do without.
+/// Creates a folder with only those emulated device libraries that training needs.
 pub fn only_training_libraries() -> Folder {
     let libraries = std::env::var("YARDSTICK_CUDA_PATH").unwrap();
     let folder = Folder::new();

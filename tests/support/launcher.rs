@@ -1,4 +1,4 @@
-//! `mpirun` for the tests of all crates: which one, and what each needs to run here.
+//! `mpirun` for the tests of all crates: its program, and its settings on this machine.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
@@ -20,8 +20,8 @@ pub fn command() -> Command {
     command
 }
 
-/// What a launcher needs to start more ranks than cores, as root, beside other launchers. Each
-/// library reads its own.
+/// Sets the variables with which a launcher starts more ranks than cores, as root, beside other
+/// launchers. Each library reads its own.
 pub fn set_environment(command: &mut Command) {
     for prefix in ["OMPI", "PRTE"] {
         command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT"), "1");

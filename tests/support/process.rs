@@ -1,4 +1,4 @@
-//! Commands: starting them, waiting for them with a timeout, and their output.
+//! Commands: start, wait with a timeout, and output.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -49,8 +49,8 @@ impl Finished {
         self
     }
 
-    /// For [`mpirun_test`]: fails unless the test passed on every rank. Lines of several ranks may
-    /// be mixed, but all run the same test, so it is sufficient to find the result of one.
+    /// Fails unless the test of [`mpirun_test`] passed on every rank. Lines of several ranks may be
+    /// mixed, but all run the same test, so it is sufficient to find the result of one.
     #[track_caller]
     pub fn expect_test_passed(self) {
         let finished = self.expect(0);
@@ -72,15 +72,15 @@ pub fn mpirun(ranks: usize, arguments: &[&str]) -> Command {
     command
 }
 
-/// One test of this test binary, by its full name, on `ranks` ranks of this machine.
+/// Returns a command for one test of this binary, by its full name, on `ranks` ranks.
 pub fn mpirun_test(ranks: usize, test: &str) -> Command {
     let mut command = launch(ranks, std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);
     command
 }
 
-/// Lets each operation of an emulated device's stream start up to so much later than it could, or
-/// what the environment says (`make soak`).
+/// Delays each operation of an emulated device's stream by a time up to this, or up to that of the
+/// environment (`make soak`).
 pub fn delay_streams(command: &mut Command, delay_us: &str) {
     const VARIABLE: &str = "EMULATED_CUDA_DELAY_US";
     if std::env::var_os(VARIABLE).is_none() {
@@ -88,14 +88,15 @@ pub fn delay_streams(command: &mut Command, delay_us: &str) {
     }
 }
 
-/// Any program on `ranks` ranks of this machine.
+/// Returns a command for any program on `ranks` ranks of this machine.
 pub fn launch(ranks: usize, program: impl AsRef<OsStr>) -> Command {
     let mut command = launcher::command();
     command.args(["-np", &ranks.to_string()]).arg(program);
     command
 }
 
-/// `yardstick launch` of two ranks, unless `flags` say otherwise, with the `mpirun` of the tests.
+/// Returns `yardstick launch` of two ranks, unless `flags` say otherwise, with the `mpirun` of the
+/// tests.
 pub fn supervise(flags: &[&str], launched: &[&str]) -> Command {
     let mut command = yardstick(&["launch", "--mpirun", &launcher::program()]);
     if !flags.contains(&"--ranks-per-node") {
@@ -106,7 +107,7 @@ pub fn supervise(flags: &[&str], launched: &[&str]) -> Command {
     command
 }
 
-/// A running command. Dropping it kills the command and its children, so that a test that fails
+/// Running command. Dropping it kills the command and its children, so that a test that fails
 /// leaves no process behind.
 #[derive(Debug)]
 pub struct Running {
@@ -272,7 +273,7 @@ pub fn resident_bytes(processes: &[u32]) -> Option<ResidentBytes> {
             }
         }
     }
-    // The share of a process that has ended meanwhile is counted for the others.
+    // The share of a process that has ended meanwhile is counted for the remaining ones.
     let is_running = |process| read(process, "status").is_some_and(|text| text.contains("VmRSS:"));
     (resident.program > 0 && processes.iter().all(is_running)).then_some(resident)
 }

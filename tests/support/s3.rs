@@ -1,4 +1,4 @@
-//! An S3 server in the process of the test, on a free port, over a temporary folder.
+//! S3 server in the process of the test, on a free port, over a temporary folder.
 //!
 //! It stands alone: the tests of several packages include it by its path.
 
@@ -58,18 +58,18 @@ impl S3Server {
         Self::start_with(false)
     }
 
-    /// One that creates what `If-None-Match` forbids.
+    /// Starts a server that creates objects which `If-None-Match` forbids.
     pub fn start_without_conditions() -> Self {
         Self::start_with(true)
     }
 
-    /// From now on puts of objects with names that end so are answered with 503.
+    /// Answers puts of objects whose names have this suffix with 503.
     pub fn refuse_writes_to(&self, suffix: &'static str) {
         let kind = Kind::Answer { status: 503, code: "SlowDown" };
         self.begin(Fault { suffix, ..Fault::always(Operation::AnyPut, kind) });
     }
 
-    /// From now on this fault happens, and no other.
+    /// Starts this fault, and ends any other.
     pub fn begin(&self, fault: Fault) {
         self.faults.begin(Some(fault), &self.file(""));
     }
@@ -128,7 +128,7 @@ impl S3Server {
         format!("s3://{BUCKET}/{key}")
     }
 
-    /// What a process has to have in its environment.
+    /// Returns the variables that a client process needs in its environment.
     pub fn environment(&self) -> [(&'static str, String); 4] {
         [
             ("AWS_ENDPOINT_URL", format!("http://{}", self.address)),
@@ -138,7 +138,7 @@ impl S3Server {
         ]
     }
 
-    /// The same as settings of a client, and that no proxy of the environment is used.
+    /// Returns the environment as settings of a client, without any proxy of the environment.
     pub fn settings(&self) -> Vec<(String, String)> {
         let no_proxy =
             [("AWS_PROXY_URL", "http://127.0.0.1:9"), ("AWS_PROXY_EXCLUDES", "127.0.0.1")];
@@ -158,7 +158,7 @@ impl S3Server {
     }
 }
 
-/// A port that refuses connections, and that no other server gets, until this is dropped.
+/// Port that refuses connections, and that no other server gets, until this is dropped.
 #[derive(Debug)]
 pub struct ClosedPort(TcpSocket);
 
@@ -181,7 +181,7 @@ impl ClosedPort {
 impl Handler {
     async fn serve(self, stream: TcpStream) {
         let service = service_fn(async |request| self.answer(request).await);
-        // A client that goes away is no failure of the server.
+        // A client that disconnects is no failure of the server.
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
@@ -214,7 +214,7 @@ impl Handler {
         answer.map_err(|error| Failure::other(format!("{error:?}")))
     }
 
-    /// Whether a query names an upload that does not exist (any more).
+    /// Returns whether a query names an upload that does not exist (any more).
     fn has_ended(&self, query: &str) -> bool {
         let id = query.split('&').find_map(|pair| pair.strip_prefix("uploadId="));
         id.is_some_and(|id| !self.folder.join(upload_file(id)).exists())

@@ -14,7 +14,7 @@ use s3s::access::S3Access;
 use s3s::dto::ListObjectsV2Input;
 use s3s::{S3Request, S3Result};
 
-/// Why a connection ends without an answer.
+/// Error that ends a connection without an answer.
 pub(super) type Failure = std::io::Error;
 
 /// Requests that a fault happens to.
@@ -40,7 +40,7 @@ pub enum Operation {
     Delete,
 }
 
-/// What happens to a request.
+/// Effect on a request.
 #[derive(Debug, Clone)]
 pub enum Kind {
     /// An error instead of the request.
@@ -51,19 +51,19 @@ pub enum Kind {
     Disconnect,
     /// The request is applied, and the connection closed.
     LoseAnswer,
-    /// As [`Kind::Disconnect`], after a while in which nothing happens.
+    /// Variant of [`Kind::Disconnect`] after a while in which nothing happens.
     Silence(Duration),
-    /// A body that ends with the connection, in its middle.
+    /// Body that ends with the connection, in its middle.
     CutBody,
-    /// Half of a body, with a length that says so.
+    /// Half of a body, with a length that matches it.
     ShortBody,
     /// The bytes of another range.
     OtherBytes,
-    /// A `Content-Range` that was not asked for.
+    /// `Content-Range` that was not requested.
     OtherRange,
     /// The whole object with status 200.
     WholeObject,
-    /// An ETag that no other answer has.
+    /// ETag that no other answer has.
     OtherEtag,
     /// One key in each page of a listing.
     PagesOfOneKey,
@@ -202,7 +202,7 @@ impl Faults {
         })
     }
 
-    /// What becomes of the answer to a request, of which `object` is the file.
+    /// Alters the answer to a request, of which `object` is the file.
     pub(super) async fn alter(
         &self,
         kind: &Kind,
@@ -280,7 +280,7 @@ impl S3Access for Pages {
     }
 }
 
-/// A body that ends with an error after these bytes.
+/// Body that ends with an error after these bytes.
 struct Cut(Option<Bytes>);
 
 impl HttpBody for Cut {

@@ -1,4 +1,4 @@
-//! Every record that a test reads has to be what `docs/record.schema.json` says.
+//! Validation of every record that a test reads against `docs/record.schema.json`.
 
 use std::sync::LazyLock;
 

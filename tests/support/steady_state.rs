@@ -11,7 +11,7 @@ use trainer::step::{Requests, Trainer};
 use crate::counting::own_calls;
 use crate::support::{SEVERAL_BUCKETS, Variant};
 
-/// What trains.
+/// Configuration of a training.
 pub(crate) struct Training<'a> {
     pub(crate) device: Device,
     pub(crate) collective: &'a dyn Collective,

@@ -1,7 +1,7 @@
-//! The variants of training whose results must be bit-identical under every fault: both families,
-//! in both formats, with the optimizer sharded and not, with activations kept and recomputed.
+//! Variants of training whose results must be bit-identical under every fault: both families, in
+//! both formats, with the optimizer sharded and not, with activations kept and recomputed.
 //!
-//! What runs for each of the sixteen:
+//! Tests of the sixteen variants:
 //! - `determinism`: two runs on two ranks, of which the second also saves and evaluates, a third
 //!   without overlap, and one on four ranks. A single rank runs each family and format once: it has
 //!   nothing to shard, and that recomputation changes no bit is shown on two ranks.
@@ -11,7 +11,7 @@
 //! - `allocations`: one process on one and two threads, two ranks as threads, two ranks of MPI.
 //!   [`Variant::corners`] on a CUDA device (`cuda_allocations`).
 
-/// One variant.
+/// Variant of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub workload: &'static str,
@@ -40,17 +40,17 @@ impl Variant {
         [0, 7, 10, 13].map(|index| Self::all()[index])
     }
 
-    /// Its index in [`Self::all`].
+    /// Returns its index in [`Self::all`].
     pub fn index(self) -> usize {
         Self::all().iter().position(|&variant| variant == self).unwrap()
     }
 
-    /// The same family and format without sharding and recomputation, which has the same bits.
+    /// Returns the family and format without sharding and recomputation, which has the same bits.
     pub fn plain(self) -> Self {
         Self { is_sharded: false, is_recomputed: false, ..self }
     }
 
-    /// Its settings, as `key=value`.
+    /// Returns its settings, as `key=value`.
     pub fn settings(self) -> [&'static str; 3] {
         let choose = |is_on: bool, values: [&'static str; 2]| values[usize::from(is_on)];
         [

@@ -1,4 +1,4 @@
-//! VersityGW, an S3 server that others have written, over a temporary folder.
+//! VersityGW, an independent S3 server, over a temporary folder.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
 

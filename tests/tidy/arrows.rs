@@ -1,7 +1,7 @@
-//! The rules about structure: crates use each other along the arrows of the architecture, and no
-//! folder of a crate is part of a circle of imports.
+//! Rules about structure: crates use each other along the arrows of the architecture, and no folder
+//! of a crate is part of a circle of imports.
 //!
-//! A circle among files of one folder is that folder's matter. Tests do not count: they may look at
+//! A circle among files of one folder is that folder's matter. Tests do not count: they may use
 //! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,7 +87,7 @@ struct Tree {
     /// `trainer/src/`.
     source: String,
     modules: BTreeSet<ModulePath>,
-    /// Names that a module shows of others, as `pub use inner::Name`.
+    /// Names of other modules that a module re-exports, as `pub use inner::Name`.
     shown: BTreeMap<ModulePath, ModulePath>,
     imports: Vec<Import>,
 }
@@ -110,7 +110,7 @@ impl Tree {
         tree
     }
 
-    /// Each folder that is part of a circle, with the modules of that.
+    /// Returns each folder that is part of a circle, with the modules of that.
     fn circles(&self) -> Vec<String> {
         let mut edges: BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         for import in &self.imports {
@@ -147,7 +147,7 @@ impl Tree {
         found
     }
 
-    /// Whether a module has modules of its own.
+    /// Returns whether a module has modules of its own.
     fn is_folder(&self, folder: &ModulePath, name: &str) -> bool {
         let depth = folder.len();
         self.modules.iter().any(|module| {
@@ -155,7 +155,7 @@ impl Tree {
         })
     }
 
-    /// The module that a path leads to, past what modules show of others.
+    /// Returns the module that a path leads to, past re-exports.
     fn resolve(&self, path: &ModulePath) -> ModulePath {
         let mut path = path.clone();
         for _ in 0..8 {
@@ -213,7 +213,7 @@ fn modules_of_tests(module: &ModulePath, file: &File) -> Vec<ModulePath> {
 
 /// Reads the imports of one module.
 struct Reader<'a> {
-    /// With modules inside of the file while they are read.
+    /// Module being read, also one inside of the file.
     module: ModulePath,
     tree: &'a mut Tree,
 }

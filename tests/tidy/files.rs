@@ -1,14 +1,14 @@
-//! The text files of the project, read once.
+//! Text files of the project, read once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One text file.
+/// Text file.
 #[derive(Debug)]
 pub(crate) struct File {
     /// Path from the top of the project, with slashes.
     pub(crate) path: String,
-    /// Its content.
+    /// Content of the file.
     pub(crate) text: String,
 }
 
@@ -19,12 +19,12 @@ impl File {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// What follows the last dot of the name; empty for `Makefile`.
+    /// Returns the part after the last dot of the name; empty for `Makefile`.
     pub(crate) fn extension(&self) -> &str {
         Path::new(&self.path).extension().and_then(|text| text.to_str()).unwrap_or("")
     }
 
-    /// Whether it is source code.
+    /// Returns whether it is source code.
     pub(crate) fn is_source(&self) -> bool {
         ["rs", "cu", "sh", "py"].contains(&self.extension()) || self.path == ".ci/run"
     }

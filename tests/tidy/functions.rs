@@ -1,4 +1,4 @@
-//! The functions of a source file. Rust is parsed; other languages are read by their layout, as a
+//! Functions of a source file. Rust is parsed; other languages are read by their layout, as a
 //! formatter leaves it.
 
 use syn::spanned::Spanned;
@@ -6,16 +6,16 @@ use syn::visit::{self, Visit};
 
 use crate::files::File;
 
-/// One function with a body.
+/// Function with a body.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// Its name.
+    /// Name of the function.
     pub(crate) name: String,
     /// Line of its `fn`, counted from 1.
     pub(crate) line: usize,
     /// Lines from there to its last.
     pub(crate) lines: usize,
-    /// Whether it has `#[ignore]`.
+    /// Set if it has `#[ignore]`.
     pub(crate) is_ignored: bool,
 }
 
@@ -84,7 +84,7 @@ impl<'ast> Visit<'ast> for Collector {
     }
 }
 
-/// From a line at column 0 that ends with an opening brace to the next `}` at column 0.
+/// Finds functions from a line at column 0 that ends with an opening brace to the next `}` there.
 fn in_braces(text: &str) -> Vec<Function> {
     let mut functions = Vec::new();
     let mut open: Option<(String, usize)> = None;
@@ -106,7 +106,7 @@ fn in_braces(text: &str) -> Vec<Function> {
     functions
 }
 
-/// From a `def` to the last line that is indented deeper.
+/// Finds functions from a `def` to the last line that is indented deeper.
 fn in_python(text: &str) -> Vec<Function> {
     let lines: Vec<_> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();

@@ -1,11 +1,11 @@
-//! `scripts/gpu-check.sh` fails when a step fails, goes on after it, and tells everything in JSON.
+//! `scripts/gpu-check.sh` fails when a step fails, continues after it, and reports it all in JSON.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What stands in for a program: its name, and the lines of a shell script.
+/// Stand-in for a program: its name, and the lines of a shell script.
 type Stub<'a> = (&'a str, &'a str);
 
 /// Knows its version, and a machine without NCCL.
@@ -25,13 +25,13 @@ pub(crate) fn write_program(path: &Path, lines: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
-/// What a check ended with.
+/// Outcome of a check.
 #[derive(Debug)]
 struct Checked {
     status: Option<i32>,
     json: serde_json::Value,
     stdout: String,
-    /// What is in the folder for results, and in the archive there.
+    /// Files in the folder for results, and in the archive there.
     files: Vec<String>,
     archive: String,
 }
@@ -72,7 +72,7 @@ fn check(stubs: &[Stub<'_>], steps: &str, flags: &[&str]) -> Checked {
     }
 }
 
-/// Programs of a folder come before those of the machine.
+/// Returns a search path on which programs of a folder precede those of the machine.
 fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").expect("it is set"))
 }
@@ -96,7 +96,7 @@ fn with_tests<'a>(kernels: &'a str, engine: &'a str) -> [Stub<'a>; 5] {
     ]
 }
 
-/// The programs, with another yardstick, which also knows its version.
+/// Checks the programs, with another yardstick, which also knows its version.
 fn with_yardstick(lines: &str) -> Checked {
     let lines = format!("[ \"$1\" = --version ] && exit 0\n{lines}");
     let mut stubs = with_tests(KERNELS_PASS, PASSES);

@@ -1,12 +1,12 @@
-//! What `scripts/gpu-check.sh` runs exists: programs, tests, and what yardstick says.
+//! Existence of all that `scripts/gpu-check.sh` uses: programs, tests, and texts of yardstick.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Targets that need a CUDA device and are not for a GPU: the first counts what the program itself
-/// does, on any device; the others set up emulated ones, and run the binary where cargo built it.
-/// The last needs a cluster instead.
+/// does, on any device; the emulated ones set up their own devices, and run the binary where cargo
+/// built it. The last needs a cluster instead.
 const NOT_FOR_A_GPU: [&str; 6] = [
     "cuda_allocations",
     "cuda_doctor",
@@ -40,7 +40,7 @@ struct Target {
     name: String,
     /// The flag that builds it.
     flag: String,
-    /// Whether a plain `cargo test` runs it.
+    /// Set if a plain `cargo test` runs it.
     is_tested: bool,
 }
 
@@ -60,8 +60,8 @@ fn targets() -> Vec<Target> {
         .collect()
 }
 
-/// Names of the targets that cargo is told to build by flags, as in `--bin yardstick --lib`; of all
-/// libraries for `--lib`.
+/// Names of the targets that cargo builds by flags, as in `--bin yardstick --lib`; of all libraries
+/// for `--lib`.
 fn built(flags: &[String], targets: &[Target]) -> Vec<String> {
     let mut names = Vec::new();
     let mut flags = flags.iter();
@@ -115,7 +115,7 @@ fn every_test_that_a_step_names_exists() {
     assert!(text("models/tests/cuda_engine.rs").contains("fn losses_and_every_gradient"));
 }
 
-/// What tells too little memory from other reasons for exit code 3.
+/// Texts that distinguish too little memory from other reasons for exit code 3.
 #[test]
 fn both_scripts_know_what_yardstick_says_without_memory() {
     let sources = text("trainer/src/plan/mod.rs") + &text("device/src/cuda/error.rs");

@@ -1,5 +1,5 @@
 //! `bench/gpu_vs_torch.py` in a folder as `scripts/gpu-check.sh --pack` makes it: the real binary
-//! trains a tiny model on the CPU, and a stand-in for PyTorch says at once how long it took.
+//! trains a tiny model on the CPU, and a stand-in for PyTorch reports at once how long it took.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::gpu_check::write_program;
 /// A second a step: far slower than ours.
 const TORCH: &str = "print('{\"seconds\": 20.0}')\n";
 
-/// What a benchmark ended with.
+/// Outcome of a benchmark.
 #[derive(Debug)]
 struct Finished {
     status: Option<i32>,
@@ -39,12 +39,12 @@ fn benchmark(yardstick: &str, flags: &[&str]) -> Finished {
     }
 }
 
-/// With the micro-batches given, in one round.
+/// Runs a benchmark with the micro-batches given, in one round.
 fn one_round(yardstick: &str) -> Finished {
     benchmark(yardstick, &["--rounds", "1", "--torch-micro", "4", "--our-micro", "4"])
 }
 
-/// A program that knows its version and trains as the lines say.
+/// Returns the script of a program that knows its version and trains as the lines say.
 fn trains(lines: &str) -> String {
     format!("[ \"$1\" = --version ] && echo yardstick 0 && exit\n{lines}")
 }

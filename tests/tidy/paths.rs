@@ -1,22 +1,22 @@
-//! The rule about paths in documents: those of this repository exist.
+//! Rule about paths in documents: those of this repository exist.
 
 use std::collections::BTreeSet;
 
 use crate::files::File;
 
-/// What the name of a file ends with whose path is checked wherever it starts.
+/// Endings of file names whose path is checked wherever it starts.
 const ENDINGS: [&str; 4] = [".rs", ".sh", ".toml", ".md"];
 
-/// What stands for something else in a path: globs, placeholders, omissions and variables.
+/// Marks of a path that is no literal: globs, placeholders, omissions and variables.
 const PLACEHOLDERS: [&str; 5] = ["*", "<", "...", "$", "//"];
 
-/// Paths in backticks that do not exist, in all documents that say how things are now.
+/// Returns paths in backticks that do not exist, in all documents about the present state.
 pub(crate) fn violations(files: &[File]) -> Vec<String> {
     let tree = Tree::new(files);
     files.iter().filter(|file| is_current(&file.path)).flat_map(|file| tree.missing(file)).collect()
 }
 
-/// Whether a document is about the present: a dated decision may name what was removed since.
+/// Returns whether a document is about the present: a dated decision may name removed files.
 fn is_current(path: &str) -> bool {
     let is_at_top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].contains(&path);
     let is_dated = path.starts_with("docs/decisions/2");
@@ -41,8 +41,8 @@ impl<'a> Tree<'a> {
         Self { paths }
     }
 
-    /// One violation for each path in backticks that does not exist. Fenced blocks are left out:
-    /// they show commands, output and the files of a run.
+    /// Returns a violation for each path in backticks that does not exist. Fenced blocks are left
+    /// out: they show commands, output and the files of a run.
     fn missing(&self, file: &File) -> Vec<String> {
         let mut found = Vec::new();
         let mut is_fenced = false;
@@ -58,8 +58,9 @@ impl<'a> Tree<'a> {
         found
     }
 
-    /// Whether a word is a path that exists, or none of this repository. A path that does not start
-    /// with a top-level folder may start anywhere: `step/mod.rs` is `trainer/src/step/mod.rs`.
+    /// Returns whether a word is a path that exists, or none of this repository. A path that does
+    /// not start with a top-level folder may start anywhere: `step/mod.rs` is
+    /// `trainer/src/step/mod.rs`.
     fn has(&self, word: &str) -> bool {
         let path = word.trim_end_matches('/');
         let first = word.split('/').next().unwrap_or("");
@@ -76,7 +77,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether the last components of `known` are those of `path`.
+/// Returns whether the last components of `known` are those of `path`.
 fn ends_with_path(known: &str, path: &str) -> bool {
     known.strip_suffix(path).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
@@ -96,7 +97,7 @@ fn alternatives(word: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What is found in a document of a repository with a few files.
+    /// Returns the violations in a document of a repository with a few files.
     fn check(document: &str, text: &str) -> Vec<String> {
         let paths = ["trainer/src/step/mod.rs", "trainer/Cargo.toml", "scripts/a.sh", ".ci/run"];
         let mut files = Vec::from(paths.map(|path| File::sample(path, "")));

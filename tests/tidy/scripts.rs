@@ -1,4 +1,4 @@
-//! The scripts that judge tests and benchmarks fail when they should.
+//! Failures of the scripts that judge tests and benchmarks: they fail when they should.
 
 use std::io::Write;
 use std::path::Path;

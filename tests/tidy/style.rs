@@ -1,4 +1,4 @@
-//! What `make style` prints: the longest files and functions, the folders with most files, packed
+//! Report of `make style`: the longest files and functions, the folders with most files, packed
 //! lets, and parameters that are tuples. Hints where to look, not limits: nothing here fails.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::tuples::{self, Tuple};
 /// Entries of each list that are printed.
 const SHOWN: usize = 12;
 
-/// Everything of one kind, largest first.
+/// List of one kind, largest first.
 #[derive(Debug)]
 struct List {
     title: &'static str,
@@ -20,7 +20,7 @@ struct List {
 
 #[derive(Debug)]
 struct Entry {
-    /// What the list is sorted by.
+    /// Size by which the list is sorted.
     size: usize,
     text: String,
 }

@@ -1,4 +1,4 @@
-//! Rules about text: width, characters, headers, and what must not be written.
+//! Rules about text: width, characters, headers, and forbidden words.
 
 use crate::files::File;
 
@@ -13,7 +13,7 @@ pub(crate) fn violations(file: &File) -> Vec<String> {
     RULES.iter().flat_map(|rule| rule(file)).collect()
 }
 
-/// One violation for each line for which `wrong` returns a text.
+/// Returns a violation for each line for which `wrong` returns a text.
 fn per_line(file: &File, wrong: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let lines = file.text.lines().enumerate();
     lines.filter_map(|(i, line)| Some(file.at(i + 1, wrong(line)?))).collect()
@@ -46,7 +46,7 @@ fn non_ascii(file: &File) -> Vec<String> {
     })
 }
 
-/// Every source file says what it is for: `//!` in Rust, a comment or a docstring elsewhere.
+/// Requires a header in every source file: `//!` in Rust, a comment or a docstring elsewhere.
 fn header(file: &File) -> Vec<String> {
     if !file.is_source() || file.text.trim().is_empty() {
         return Vec::new();
@@ -65,8 +65,8 @@ fn header(file: &File) -> Vec<String> {
     vec![file.at(1, format!("no header: expected {} and what the file is for", marks[0]))]
 }
 
-/// Where paths are those of containers, which have a user and a folder for temporary files of their
-/// own.
+/// Folders whose paths are those of containers, which have a user and a folder for temporary files
+/// of their own.
 const OF_CONTAINERS: [&str; 5] =
     ["k8s/", "trainer/cli/src/k8s/", "tests/kubernetes/", "tests/manifests/", "tests/mpijob/"];
 
@@ -82,7 +82,7 @@ fn machine_paths(file: &File) -> Vec<String> {
     })
 }
 
-/// Whether a line has the absolute path `/name` or a path below it.
+/// Returns whether a line has the absolute path `/name` or a path below it.
 fn names_path(line: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || "_-.".contains(c);
     line.match_indices(&format!("/{name}")).any(|(start, found)| {

@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 use crate::files::File;
 use crate::functions;
 
-/// What was found in one file.
+/// Tuples that were found in one file.
 #[derive(Debug, Default)]
 pub(crate) struct Tuples {
     /// `let (a, b) = (x, y)`: several statements in one.
@@ -15,14 +15,14 @@ pub(crate) struct Tuples {
     pub(crate) parameters: Vec<Tuple>,
 }
 
-/// One of them.
+/// Tuple where names would read better.
 #[derive(Debug)]
 pub(crate) struct Tuple {
     /// Line on which it starts, counted from 1.
     pub(crate) line: usize,
     /// Number of its elements.
     pub(crate) elements: usize,
-    /// Its source text, on one line.
+    /// Source text of the tuple, on one line.
     pub(crate) text: String,
 }
 

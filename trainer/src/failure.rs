@@ -12,29 +12,29 @@ use crate::data::DataError;
 use record;
 use record::phase::Phase;
 
-/// An error with its exit code and, if it happened in training, the step and rank.
+/// Error with its exit code and, if it happened in training, the step and rank.
 #[derive(Debug)]
 pub struct Failure {
     /// Exit code of the process.
     pub code: ExitCode,
-    /// The error.
+    /// Error that ends the process.
     pub error: anyhow::Error,
     /// Step in which it happened.
     pub step: Option<u64>,
     /// Rank that caused it, if known.
     pub rank: Option<usize>,
-    /// What that rank was doing, if known.
+    /// Phase of that rank, if known.
     pub phase: Option<Phase>,
     /// Rank that reports it; `None` before the rendezvous.
     pub reported_by: Option<usize>,
 }
 
-/// True where the system refuses something to this process, in any cause of an error.
+/// Returns whether any cause of an error is that the system refuses something to this process.
 pub(crate) fn is_refused_by_system(error: &anyhow::Error) -> bool {
     error.chain().any(is_refused)
 }
 
-/// Whether the system refuses something: permissions, space, limits.
+/// Returns whether the system refuses something: permissions, space, limits.
 fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
     use std::io::ErrorKind::{
         FileTooLarge, OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem,
@@ -53,7 +53,7 @@ fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
     error.is_some_and(|error| kinds.contains(&error.kind())) || is_limited(cause)
 }
 
-/// Whether a limit of this process is behind an error.
+/// Returns whether a limit of this process caused an error.
 fn is_limited(cause: &(dyn std::error::Error + 'static)) -> bool {
     let error = cause.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| record::files::process_limits::behind(error).is_some())
@@ -63,10 +63,11 @@ fn is_limited(cause: &(dyn std::error::Error + 'static)) -> bool {
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
-    /// An error with this exit code.
+    /// Creates a failure with this exit code.
     ///
-    /// A thread that cannot be started is a matter of the environment wherever it happens, and so
-    /// is a limit of this process, and what the system refuses to the rest of this program.
+    /// The code is that of the environment, whatever `code` is, if a thread cannot be started.
+    /// Errors of usage become errors of the environment if a limit of this process caused them, and
+    /// internal errors if the system refuses something.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         let code = match code {
@@ -78,24 +79,25 @@ impl Failure {
         Self { code, error, step: None, rank: None, phase: None, reported_by: None }
     }
 
-    /// A usage error with this message.
+    /// Creates a usage error with this message.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self::new(ExitCode::Usage, anyhow::anyhow!("{message}"))
     }
 
-    /// Rank that caused it, as far as rank `own` knows: if no other rank can have caused it, `own`.
+    /// Returns the rank that caused it, as far as rank `own` knows; `own` if no other rank can be
+    /// the cause.
     pub(crate) fn failed_rank(&self, own: usize) -> Option<usize> {
         let shared = [ExitCode::PeerLost, ExitCode::Numerical, ExitCode::Checkpoint];
         let is_own = !shared.contains(&self.code) || self.is_of_own_files();
         self.rank.or(is_own.then_some(own))
     }
 
-    /// Whether the GPU of this rank failed, or its driver.
+    /// Returns whether the GPU of this rank, or its driver, failed.
     pub(crate) fn is_of_device(&self) -> bool {
         self.error.chain().any(|cause| cause.is::<device::cuda::Error>())
     }
 
-    /// Whether files failed on this rank, and not on another one that reported it.
+    /// Returns whether files failed on this rank, not on another rank that reported it.
     fn is_of_own_files(&self) -> bool {
         use checkpoint::Error::{Damaged, Io, Mismatch, UnsupportedFormat};
         let cause = self.error.downcast_ref();
@@ -112,7 +114,7 @@ impl Failure {
         self
     }
 
-    /// Sets the rank that caused it.
+    /// Sets the rank that caused the failure.
     #[must_use]
     pub(crate) fn caused_by(mut self, rank: usize) -> Self {
         self.rank = Some(rank);
@@ -129,7 +131,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Some errors already include their cause.
+        // The text of some errors already includes their cause.
         let mut text = String::new();
         for cause in self.error.chain().map(ToString::to_string) {
             if text.is_empty() {
@@ -143,7 +145,8 @@ impl fmt::Display for Failure {
 }
 
 impl From<models::Error> for Failure {
-    /// Weights that were not gathered are a failed collective operation.
+    /// Converts an error of a model. Weights that were not gathered are a failed collective
+    /// operation.
     fn from(error: models::Error) -> Self {
         let error = match error {
             models::Error::Weights(cause) => match cause.downcast::<collectives::Error>() {
@@ -164,7 +167,8 @@ impl From<models::Error> for Failure {
 }
 
 impl From<collectives::Error> for Failure {
-    /// A failed collective operation: of a peer, unless it is of this rank's device or libraries.
+    /// Converts a failed collective operation: a lost peer, unless this rank's device or libraries
+    /// failed.
     fn from(error: collectives::Error) -> Self {
         let code = match &error {
             collectives::Error::Start { .. } => ExitCode::Environment,
@@ -177,8 +181,8 @@ impl From<collectives::Error> for Failure {
 }
 
 impl From<device::cuda::Error> for Failure {
-    /// The device or a library of it is missing or broken; or what this program does with it is
-    /// wrong.
+    /// Converts an error of a device: the device or its library is missing or broken, or this
+    /// program uses it wrongly.
     fn from(error: device::cuda::Error) -> Self {
         Self::new(code_of_device(&error), error)
     }
@@ -195,14 +199,14 @@ impl From<std::io::Error> for Failure {
 }
 
 impl From<IoError> for Failure {
-    /// A file or folder of a run could not be read or written.
+    /// Converts an error of reading or writing a file or folder of a run.
     fn from(error: IoError) -> Self {
         Self::new(code_of_file(&error), error)
     }
 }
 
-/// A file that is too large, or something else than a regular file, was not written by a run: bad
-/// input.
+/// Returns the exit code of a file error. A file that is too large or not regular was not written
+/// by a run: bad input.
 fn code_of_file(error: &IoError) -> ExitCode {
     let is_foreign = error.source.kind() == std::io::ErrorKind::InvalidData;
     if is_foreign { ExitCode::Usage } else { ExitCode::Internal }
@@ -215,14 +219,14 @@ impl From<threads::Error> for Failure {
 }
 
 impl From<DataError> for Failure {
-    /// Data files are an input of the user.
+    /// Converts an error of data files, which are an input of the user.
     fn from(error: DataError) -> Self {
         Self::new(ExitCode::Usage, error)
     }
 }
 
 impl From<record::Error> for Failure {
-    /// The record or steps could not be written or read.
+    /// Converts an error of writing or reading the record or steps.
     fn from(error: record::Error) -> Self {
         let code = match &error {
             record::Error::Io(error) => code_of_file(error),
@@ -234,7 +238,7 @@ impl From<record::Error> for Failure {
 }
 
 impl From<GoldenMiss> for Failure {
-    /// The run computed something else than its workload.
+    /// Converts a miss of golden losses: the run did not compute its workload.
     fn from(miss: GoldenMiss) -> Self {
         let (step, rank) = (miss.step, miss.far.map(|far| far.rank));
         Self { rank, ..Self::new(ExitCode::Numerical, miss).at_step(step) }
@@ -242,7 +246,7 @@ impl From<GoldenMiss> for Failure {
 }
 
 impl From<checkpoint::Error> for Failure {
-    /// A checkpoint could not be read or written, or a peer was lost meanwhile.
+    /// Converts an error of a checkpoint, or of a peer that was lost meanwhile.
     fn from(error: checkpoint::Error) -> Self {
         let code = match &error {
             checkpoint::Error::Peers { .. } => ExitCode::PeerLost,

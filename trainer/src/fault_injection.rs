@@ -1,7 +1,7 @@
 //! Fault injection for tests and drills: `--inject kill@step=30,rank=1,failpoint=mid-shard`.
 //!
-//! A fault happens once, at a step of the run's first attempt, or of another one that is named, or
-//! of every one. A slow part is slow from that step on, in every attempt.
+//! A fault happens once, at a step of the run's first attempt, of another named attempt, or of
+//! every attempt. A slow part is slow from that step on, in every attempt.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use checkpoint::{Failpoint, Failpoints};
 
 use crate::failure::{Failure, Outcome};
 
-/// A kind of fault.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// The process gets a SIGKILL.
     Kill,
     /// The loss becomes NaN.
     NonFinite,
-    /// One weight becomes huge, as when a bit of its exponent flips.
+    /// One weight becomes huge, as if a bit of its exponent flipped.
     Corrupt,
     /// The process sleeps for an hour, like one on a node that hangs.
     Hang,
@@ -30,12 +30,12 @@ enum Fault {
     Slow,
     /// The process gets a SIGTERM, as from a scheduler that preempts it.
     Stop,
-    /// A part takes longer: of every step by a share of the time of forward and backward on the
-    /// host, of a save by a share of the time in which this rank writes.
+    /// A part takes longer: in a step by a share of the host's time for forward and backward, in a
+    /// save by a share of the time in which this rank writes.
     SlowPart(Part),
 }
 
-/// What a rank does by itself.
+/// Activity of a rank that can be slowed down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Compute,
@@ -44,26 +44,27 @@ enum Part {
     Checkpoint,
 }
 
-/// The attempts of a run that a fault is for: one that resumes the run does not repeat it.
+/// Attempts of a run that a fault applies to: an attempt that resumes the run does not repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempts {
     Only(u32),
     Every,
 }
 
-/// One fault and when it is injected, at most once per process.
+/// Fault and its time of injection, at most once per process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
     pub(crate) rank: usize,
     attempts: Attempts,
-    /// By how much a part is slower, as a share.
+    /// Percentage by which a part is slower.
     percent: u32,
-    /// Inside the save of the step, or inside the promotion of that checkpoint or, if it is
-    /// overtaken, of a later one; without one, at the beginning of the step.
+    /// Failpoint inside the save of the step, or inside the promotion of that checkpoint or, if it
+    /// is overtaken, of a later one; without one, the fault is injected at the beginning of the
+    /// step.
     failpoint: Option<Failpoint>,
-    /// As on the command line.
+    /// Text on the command line.
     text: String,
 }
 
@@ -132,7 +133,7 @@ impl FromStr for Injection {
     }
 }
 
-/// Those that are injected in an attempt, as on the command line.
+/// Returns the texts of the faults that are injected in an attempt.
 pub(crate) fn of_attempt(injections: &[Injection], attempt: u32) -> Vec<String> {
     let of_attempt = injections.iter().filter(|injection| injection.is_of(attempt));
     of_attempt.map(Injection::to_string).collect()
@@ -159,8 +160,8 @@ pub(crate) fn check(injections: &[Injection], world: usize, last_step: u64) -> O
     Ok(())
 }
 
-/// A sentence for each fault that is not injected: it is of another attempt, or the run resumes
-/// after its step.
+/// Returns a sentence for each fault that is not injected, because it is of another attempt or the
+/// run resumes after its step.
 pub(crate) fn skipped(
     injections: &[Injection],
     attempt: u32,
@@ -185,29 +186,29 @@ pub struct Injector {
     times: Arc<Times>,
 }
 
-/// What slow parts are shares of. Saves are made by other threads.
+/// Base times of slow parts. Other threads make saves.
 #[derive(Debug, Default)]
 struct Times {
     /// Forward and backward of the last micro-batch.
     micro_batch_ns: AtomicU64,
-    /// The same of all of this step so far.
+    /// Forward and backward of this step so far.
     step_ns: AtomicU64,
-    /// The same of all of the step before.
+    /// Forward and backward of the step before.
     last_step_ns: AtomicU64,
-    /// By which this step's communication was slow: it is started during backward.
+    /// Injected delay of this step's communication, which is started during backward.
     delayed_ns: AtomicU64,
-    /// When this rank began to write.
+    /// Time at which this rank began to write.
     write_start: Mutex<Option<Instant>>,
 }
 
 impl Injector {
-    /// An injector of those faults that are for this rank and attempt.
+    /// Creates an injector of the faults for this rank and attempt.
     pub fn new(injections: &[Injection], rank: usize, attempt: u32) -> Self {
         let is_own = |it: &&Injection| it.rank == rank && it.is_of(attempt);
         Self { injections: injections.iter().filter(is_own).cloned().collect(), ..Self::default() }
     }
 
-    /// Without the faults up to a step: after a resume they are not injected again.
+    /// Drops the faults up to a step: after a resume they are not injected again.
     pub fn after(&self, step: u64) -> Self {
         let later = self.injections.iter().filter(|injection| injection.step > step).cloned();
         Self { injections: later.collect(), step, ..Self::default() }
@@ -225,7 +226,7 @@ impl Injector {
         }
     }
 
-    /// A micro-batch was computed in this time: takes longer if that is slow.
+    /// Records the time of a computed micro-batch; sleeps if computation is slow.
     pub fn computed(&self, time: Duration) {
         let Times { micro_batch_ns, step_ns, delayed_ns, .. } = &*self.times;
         let delayed = delayed_ns.swap(0, Ordering::Relaxed);
@@ -235,13 +236,13 @@ impl Injector {
         self.slow_down(Part::Compute, Duration::from_nanos(computed));
     }
 
-    /// A micro-batch is about to be fetched: takes longer if that is slow.
+    /// Prepares to fetch a micro-batch; sleeps if data is slow.
     pub fn fetches(&self) {
         let computed = self.times.micro_batch_ns.load(Ordering::Relaxed);
         self.slow_down(Part::Data, Duration::from_nanos(computed));
     }
 
-    /// The first communication of a step is about to be started: takes longer if that is slow.
+    /// Prepares for the first communication of a step; sleeps if communication is slow.
     pub(crate) fn communicates(&self) {
         let Times { last_step_ns, delayed_ns, .. } = &*self.times;
         let computed = Duration::from_nanos(last_step_ns.load(Ordering::Relaxed));
@@ -249,7 +250,7 @@ impl Injector {
         delayed_ns.store(delayed.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Sleeps for a share of a time, if the part is slow; returns for how long.
+    /// Sleeps for a share of `time` if the part is slow, and returns the time slept.
     fn slow_down(&self, part: Part, time: Duration) -> Duration {
         let is_due = |injection: &&Injection| {
             injection.fault == Fault::SlowPart(part) && injection.step <= self.step
@@ -262,7 +263,7 @@ impl Injector {
         start.elapsed()
     }
 
-    /// A save takes longer if that is slow: when this rank has written its part.
+    /// Prolongs a slow save once this rank has written its part.
     fn slow_down_save(&self, failpoint: Failpoint) {
         let Ok(mut write_start) = self.times.write_start.lock() else { return };
         match failpoint {
@@ -275,7 +276,7 @@ impl Injector {
         }
     }
 
-    /// Whether a weight is to be corrupted in this step.
+    /// Returns whether to corrupt a weight in this step.
     pub(crate) fn corrupts(&self) -> bool {
         self.is_due(Fault::Corrupt)
     }
@@ -285,7 +286,7 @@ impl Injector {
         own.any(|injection| injection.fault == fault && injection.step == self.step)
     }
 
-    /// The loss of the current step, or NaN if that is to be injected.
+    /// Returns the loss of the current step, or NaN if that is injected.
     pub fn loss(&self, loss: f64) -> f64 {
         if self.is_due(Fault::NonFinite) { f64::NAN } else { loss }
     }

@@ -1,4 +1,4 @@
-//! The trainer: configuration, data, plan, step, checkpoints, runs, and the doctor.
+//! Trainer: configuration, data, plan, step, checkpoints, runs, and the doctor.
 //!
 //! One [`step::Trainer`] is one rank. It communicates with other ranks through
 //! [`collectives::Collective`], computes with [`models`], and saves its state with [`checkpoint`].

@@ -1,5 +1,5 @@
-//! The end of a process that gets no memory: a sentence with the limit and an exit code, where the
-//! standard library aborts.
+//! Exit of a process that runs out of memory: with a sentence about the limit and an exit code,
+//! where the standard library aborts.
 #![allow(unsafe_code)] // allocation
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,7 +13,7 @@ use record::ExitCode;
 use telemetry::LogFormat;
 use telemetry::log_lines;
 
-/// The system's allocator for a program that cannot go on without memory.
+/// System allocator of a program that cannot continue without memory.
 #[derive(Debug)]
 pub struct ExitingAllocator;
 
@@ -47,8 +47,8 @@ fn or_exit(block: *mut u8, bytes: usize) -> *mut u8 {
     block
 }
 
-/// Ends the process, which has got no block of this size. Allocates nothing, and runs no exit
-/// handlers, which may.
+/// Ends the process if it gets no block of this size. Allocates nothing, and runs no exit handlers,
+/// which may.
 fn exit(bytes: usize) -> ! {
     let mut buffer = [0; LINE_BYTES];
     let mut line = Cursor::new(&mut buffer[..]);
@@ -62,10 +62,10 @@ fn exit(bytes: usize) -> ! {
     exit_immediately(ExitCode::Environment as i32)
 }
 
-/// More than the line takes with the longest name of a host, 64 bytes.
+/// Size of the buffer: more than the line takes with the longest host name, 64 bytes.
 const LINE_BYTES: usize = 1024;
 
-/// What happened, without a character that JSON escapes.
+/// Message about the failure, without a character that JSON escapes.
 struct Sentence {
     bytes: usize,
     limit: Option<u64>,

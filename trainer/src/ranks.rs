@@ -1,4 +1,4 @@
-//! The communicator of a rank: how it reaches the other ranks, and how long it waits for them.
+//! Communicator of a rank: access to the other ranks, and the timeout of operations.
 
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use serde::de::DeserializeOwned;
 use crate::failure::{Failure, Outcome};
 use record::ExitCode;
 
-/// A rank's access to all ranks of the run.
+/// Access of a rank to all ranks of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ranks<'world> {
     pub(crate) collective: &'world dyn Collective,
-    /// How long one operation may take before it fails.
+    /// Timeout of one operation.
     pub(crate) timeout: Duration,
 }
 
@@ -24,7 +24,7 @@ impl<'world> Ranks<'world> {
         Self { collective, timeout }
     }
 
-    /// The same ranks with another timeout.
+    /// Returns the same ranks with another timeout.
     pub(crate) fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -37,17 +37,17 @@ impl<'world> Ranks<'world> {
         self.collective.world()
     }
 
-    /// Whether this is the only rank.
+    /// Returns whether this is the only rank.
     pub(crate) fn is_alone(&self) -> bool {
         self.world() == 1
     }
 
-    /// The deadline of an operation that starts now.
+    /// Returns the deadline of an operation that starts now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// All-gather of payloads of different lengths: lengths first, then padded bytes.
+    /// Gathers payloads of different lengths from all ranks: lengths first, then padded bytes.
     pub(crate) fn gather_bytes(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, collectives::Error> {
         let deadline = self.deadline();
         // Never freed after an error, as the network may still write to them.
@@ -65,7 +65,7 @@ impl<'world> Ranks<'world> {
         Ok(lengths.iter().enumerate().map(payload_of).collect())
     }
 
-    /// A value of every rank, in the order of ranks.
+    /// Gathers a value from every rank, in the order of ranks.
     pub(crate) fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Outcome<Vec<T>> {
         let internal = |error| Failure::new(ExitCode::Internal, error);
         let own = serde_json::to_vec(own).map_err(internal)?;

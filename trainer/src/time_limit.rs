@@ -1,20 +1,21 @@
-//! Calls that may wait for ever, as those of storage that hangs.
+//! Time limits for calls that may block for ever, as with hung storage.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use device::threads;
 
-/// What a call returns, on a thread of its own; `None` where it takes longer.
+/// Runs a call on a thread of its own and returns its result; `None` if it takes longer than
+/// `limit`.
 ///
 /// # Errors
-/// When there is no thread.
+/// If the thread cannot be started.
 pub fn within<T: Send + 'static>(
     limit: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, threads::Error> {
     let (sender, receiver) = mpsc::channel();
-    // Nobody listens any more where it took too long.
+    // Nobody receives the result after the limit.
     threads::spawn("time-limit", move || drop(sender.send(call())))?;
     Ok(receiver.recv_timeout(limit).ok())
 }

@@ -1,4 +1,4 @@
-//! What a run is compared with: records, or those of a store that belong to it.
+//! The base of a comparison: records, or the matching records of a store.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,27 +7,27 @@ use crate::baseline::{Baselines, Kept, Key, OpenStorage, machine_of};
 use crate::compare::{Side, Source, not_comparable};
 use crate::error::{Error, Result};
 
-/// What a run is compared with.
+/// Base that a run is compared with.
 #[derive(Debug)]
 pub enum Base {
-    /// These records.
+    /// Records to compare with.
     Found(Side),
-    /// Nothing: stores have no other records of its kind, or of what its machine was before.
+    /// No records: stores have no other records of its kind, or of the former state of its machine.
     None {
-        /// Its kind: workload, world size and machine type.
+        /// Kind of the run: workload, world size and machine type.
         key: Key,
-        /// How a host of it has changed since the same workload ran there, if it has, and what is
-        /// kept of it now was not promoted.
+        /// Change of one of its hosts since the same workload ran there, if any, unless the records
+        /// of its present state were promoted.
         changed: Option<String>,
     },
 }
 
 impl Base {
-    /// Reads records as [`Side::read`] does, or of stores of baselines those that belong to the
-    /// other side.
+    /// Reads records as [`Side::read`] does, or from stores of baselines those that match the other
+    /// side.
     ///
     /// # Errors
-    /// Exit code 12 for what cannot be read, and where the other side is of several kinds.
+    /// Exit code 12 for unreadable records, and if the other side is of several kinds.
     pub fn read(open: OpenStorage, paths: &[PathBuf], new: &Side) -> Result<Self> {
         let mut sources = Vec::new();
         let mut changed = None;

@@ -6,14 +6,14 @@ use std::io;
 use record::ExitCode;
 use record::files::IoError;
 
-/// A result of this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failure to read, keep or compare records.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Arguments, or files that people name, are not what is expected.
+    /// Arguments, or files that people name, are not as expected.
     #[error("{0}")]
     Usage(String),
     /// There is nothing to compare: a record is missing, damaged, incomplete, or of something else.
@@ -24,7 +24,7 @@ pub enum Error {
     Store {
         /// The error with its causes.
         text: String,
-        /// The error of the storage, if it is of that.
+        /// The error of the storage, if it caused this one.
         source: Option<Box<dyn StdError + Send + Sync>>,
     },
     /// A file cannot be read or written.
@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code of a process that ends with it.
+    /// Exit code of a process that ends with this error.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) | Self::Record(record::Error::Golden { .. }) => ExitCode::Usage,
@@ -54,7 +54,7 @@ impl Error {
         }
     }
 
-    /// The error of a store, with its causes.
+    /// Error of a store, with its causes.
     pub fn store(error: Box<dyn StdError + Send + Sync>) -> Self {
         let mut text = error.to_string();
         let mut cause = error.source();
@@ -68,7 +68,7 @@ impl Error {
         Self::Store { text, source: Some(error) }
     }
 
-    /// A store that is not what it should be.
+    /// Error of a damaged store.
     pub fn damaged_store(text: String) -> Self {
         Self::Store { text, source: None }
     }

@@ -1,4 +1,4 @@
-//! Golden losses from runs that are trusted, and what a run's losses are compared with.
+//! Golden losses from trusted runs, and the comparison of a run's losses with them.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use record::golden::{Golden, GoldenCheck, GoldenKey, GoldenWatch};
 use record::{Record, read_steps, steps_path};
 
-/// A tolerance is so many times the largest difference between the runs.
+/// Ratio of a tolerance to the largest difference between the runs.
 const TOLERANCE_PER_SPREAD: f64 = 10.0;
 
-/// What rounding may change at least, in nats: runs may be too alike to show it.
+/// Minimum tolerance for rounding, in nats: runs may be too alike to show it.
 fn least_tolerance_nats(compute: Compute) -> f64 {
     match compute {
         Compute::F32 => 0.002,
@@ -19,7 +19,7 @@ fn least_tolerance_nats(compute: Compute) -> f64 {
     }
 }
 
-/// The loss of a step on rank 0.
+/// Loss of a step on rank 0.
 #[derive(Debug, Clone, Copy)]
 struct StepLoss {
     step: u64,
@@ -45,7 +45,7 @@ fn device(record: &Record) -> &'static str {
     if is_cuda { "cuda" } else { "cpu" }
 }
 
-/// The steps that are kept: 1, 2, 5, 10, 20, 50, and so on.
+/// Returns whether a step is kept: 1, 2, 5, 10, 20, 50, and so on.
 fn is_kept(step: u64) -> bool {
     let mut leading = step;
     while leading >= 10 && leading.is_multiple_of(10) {
@@ -54,8 +54,8 @@ fn is_kept(step: u64) -> bool {
     [1, 2, 5].contains(&leading)
 }
 
-/// The golden losses of one workload, as a file's text, from one or more runs of it: the first
-/// run's, with a tolerance that the others are well within.
+/// Builds the text of a file with the golden losses of one workload from one or more of its runs:
+/// the losses of the first run, with a tolerance that the others are well within.
 ///
 /// # Errors
 /// Exit code 2 when the runs are not of the same workload, device and batch.
@@ -107,12 +107,12 @@ fn of_run(record: &Record, losses: &[StepLoss]) -> Golden {
         tokens_per_step: losses[0].tokens,
         tolerance_nats: least_tolerance_nats(compute),
         steps: kept.iter().map(|line| line.step).collect(),
-        // More digits than any tolerance needs.
+        // Rounded to more digits than any tolerance needs.
         losses: kept.iter().map(|line| (line.loss * 1e7).round() / 1e7).collect(),
     }
 }
 
-/// Compares all steps of a run with golden losses; `None` where there are none for it.
+/// Compares all steps of a run with golden losses; `None` if there are none for it.
 ///
 /// # Errors
 /// Exit code 2 when the run or the file cannot be read.
@@ -126,7 +126,7 @@ pub fn check(run: &Path, file: Option<&Path>) -> Result<Option<GoldenCheck>> {
     };
     let Some(golden) = Golden::find(file, key)? else { return Ok(None) };
     let mut watch = GoldenWatch::new(golden);
-    // A miss is in the check.
+    // A miss is recorded in the check.
     let _ =
         losses.iter().try_for_each(|line| watch.observe(line.step, line.loss, std::iter::empty()));
     Ok(Some(watch.check()))

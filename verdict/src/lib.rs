@@ -1,6 +1,6 @@
-//! What is said about records: reports, comparisons, baselines, golden losses, repeats of a run.
+//! Evaluation of records: reports, comparisons, baselines, golden losses, repeats of a run.
 //!
-//! It reads records and knows nothing of the trainer that wrote them.
+//! This crate reads records and knows nothing of the trainer that wrote them.
 
 mod base;
 pub mod baseline;

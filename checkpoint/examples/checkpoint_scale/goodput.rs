@@ -1,4 +1,4 @@
-//! Expected goodput, by Monte Carlo: a run that saves on two tiers, fails, and comes back from the
+//! Expected goodput, by Monte Carlo: a run that saves on two tiers, fails, and resumes from the
 //! newest checkpoint that survives.
 
 use std::time::Duration;
@@ -10,17 +10,17 @@ const HOUR: f64 = 3600.0;
 const WORLDS: [(usize, f64); 2] = [(1_024, 7.9 * HOUR), (16_384, 1.8 * HOUR)];
 /// Assumed: share of failures that lose a node with its disk.
 const NODE_LOSS: f64 = 0.25;
-/// Assumed: from a failure until training goes on, but for the restore.
+/// Assumed time from a failure until training resumes, without the restore.
 const RESTART_SECONDS: f64 = 300.0;
 /// Training time that is simulated.
 const HORIZON_SECONDS: f64 = 20_000.0 * HOUR;
 
-/// How a run saves.
+/// Cadence and costs of a run's saves.
 struct Setup {
     name: &'static str,
     /// Time for which a save stops training.
     stall: f64,
-    /// From the trigger until the checkpoint is on the nearest tier, and on the shared one.
+    /// Seconds from the trigger until the checkpoint is on the nearest tier, and on the shared one.
     durable: f64,
     promoted: f64,
     /// `None`: by Young and Daly.
@@ -98,7 +98,7 @@ pub(crate) fn print() {
 }
 
 impl Setup {
-    /// Never shorter than a save takes until it is durable.
+    /// Returns the interval between saves, never shorter than a save takes until it is durable.
     fn interval_seconds(&self, mean: f64) -> f64 {
         let stall = Duration::from_secs_f64(self.stall);
         let optimal = || optimal_interval(stall, Duration::from_secs_f64(mean)).as_secs_f64();

@@ -13,23 +13,23 @@ use checkpoint::{
     TensorBox,
 };
 
-/// As on most nodes with GPUs.
+/// Number of ranks on most nodes with GPUs.
 pub(crate) const RANKS_PER_NODE: usize = 8;
 /// Nodes that are replaced, and have nothing.
 const LOST_NODES: usize = 100;
 /// Checkpoints on each tier.
 const CHECKPOINTS: u64 = 3;
 
-/// What rank 0 has to hold and to do.
+/// Memory and time that rank 0 needs.
 pub(crate) struct Measured {
     pub(crate) manifest_bytes: u64,
-    /// From when the votes are there.
+    /// Time of the commit, once the votes are there.
     pub(crate) commit_seconds: f64,
     pub(crate) sights_bytes: usize,
     pub(crate) decode_seconds: f64,
-    /// Which source each rank reads from.
+    /// Time to plan which source each rank reads from.
     pub(crate) plan_seconds: f64,
-    /// What is to be removed from the shared tier.
+    /// Time to plan what is removed from the shared tier.
     pub(crate) retention_seconds: f64,
 }
 
@@ -78,8 +78,8 @@ fn lost_ranks(ranks: usize) -> usize {
     (LOST_NODES * RANKS_PER_NODE).min(ranks / 2)
 }
 
-/// What a rank sees after nodes were lost: three checkpoints on its node; on rank 0 also all but
-/// the newest on the second tier, and all but two on the third.
+/// View of a rank after nodes were lost: three checkpoints on its node; on rank 0 also all but the
+/// newest on the second tier, and all but two on the third.
 fn sights(rank: usize, ranks: usize) -> Vec<Sight> {
     let node = rank / RANKS_PER_NODE * RANKS_PER_NODE;
     let of_node = node..(node + RANKS_PER_NODE).min(ranks);
@@ -117,7 +117,7 @@ fn save(store: &Store, ranks: usize, step: u64, claim: Claim) -> Result<Duration
         let parts = [Part { tensor, data: &[0; 4] }];
         store.save(&save, &parts, &Rank { rank, ranks, gather }, &NoFailpoints)
     };
-    // The others are written while rank 0 waits for their votes.
+    // Rank 0 waits for the votes of the other ranks, which are written meanwhile.
     let gather = |own: &[u8]| {
         let mut all = votes.lock().expect("one thread");
         if !all.is_empty() {

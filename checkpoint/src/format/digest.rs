@@ -16,7 +16,7 @@ impl Crc64 {
     }
 }
 
-/// A CRC64/NVME of bytes that come in pieces.
+/// CRC64/NVME of bytes that arrive in pieces.
 #[derive(Debug)]
 pub(crate) struct Crc64Stream(crc_fast::Digest);
 

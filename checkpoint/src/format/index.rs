@@ -1,4 +1,4 @@
-//! `rRRRRR.idx.json`: what one rank wrote, with the digest of every byte of it.
+//! `rRRRRR.idx.json`: boxes and files of one rank, with the digest of every byte.
 
 use std::path::Path;
 
@@ -26,14 +26,14 @@ pub(crate) struct Index {
     pub(crate) files: Vec<ShardEntry>,
 }
 
-/// One shard file.
+/// Entry of a shard file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ShardEntry {
     /// File name, in the folder of the index.
     pub(crate) file: String,
     /// Size of the file.
     pub(crate) bytes: u64,
-    /// Where the data starts: 8 bytes, the header and its padding come before.
+    /// Offset of the data, which follows 8 bytes, the header and its padding.
     pub(crate) header_bytes: u64,
     /// Digest of everything before the data.
     pub(crate) header_crc64: Crc64,

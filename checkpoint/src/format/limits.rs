@@ -1,6 +1,5 @@
-//! Largest sizes of the files of a checkpoint that are read whole. A larger one was not written by
-//! this crate, which does not write one, and is refused before it is read: it may fill the memory
-//! of every rank.
+//! Largest sizes of the checkpoint files that are read whole. This crate writes no larger one; one
+//! that is larger is refused before it is read, since it may fill the memory of every rank.
 
 use std::io;
 use std::path::Path;

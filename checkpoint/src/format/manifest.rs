@@ -47,13 +47,13 @@ pub(crate) struct Manifest {
     pub(crate) ranks_per_folder: usize,
     /// Bytes of tensor data of all ranks.
     pub(crate) bytes: u64,
-    /// By rank.
+    /// Entries, by rank.
     pub(crate) ranks: Vec<RankEntry>,
     /// The caller's state that does not depend on the world.
     pub(crate) state: Value,
 }
 
-/// One rank in a manifest.
+/// Entry of a rank in a manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RankEntry {
     /// Digest inside of the rank's `idx.json`.
@@ -86,7 +86,7 @@ impl Manifest {
         fields.must_hold("bytes", bytes == Some(self.bytes), self.bytes, expected)
     }
 
-    /// Checks the index of a rank beyond what the index says of itself: its run and its size.
+    /// Checks fields of a rank's index that the index cannot check alone: its run and its size.
     ///
     /// # Errors
     /// [`Error::Damaged`](crate::Error::Damaged) that names the field.

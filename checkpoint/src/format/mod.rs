@@ -1,4 +1,4 @@
-//! The files of a checkpoint: how each is laid out, without any input or output.
+//! Layouts of the files of a checkpoint, without any input or output.
 
 mod contradiction;
 pub(crate) mod digest;

@@ -2,9 +2,9 @@
 //!
 //! The text starts with `{"digest":"<64 hexadecimal digits>",`; the digest is the BLAKE3 of the
 //! whole file with those digits replaced by zeros. So every byte is covered, no canonical form of
-//! JSON is needed, and there is no second file that could be out of date. Every format, earlier
-//! and later ones too, has this digest and a field `format`, which distinguishes a file of another
-//! format from a torn one.
+//! JSON is needed, and there is no second file that could be out of date. Every format, past or
+//! future, has this digest and a field `format`, which distinguishes a file of another format from
+//! a torn one.
 
 use std::path::Path;
 

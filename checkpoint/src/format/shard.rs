@@ -15,7 +15,7 @@ pub(crate) const ALIGN_BYTES: usize = 4096;
 /// The safetensors format refuses longer headers.
 pub(super) const HEADER_BYTES_MAX: usize = 100_000_000;
 
-/// One tensor in a header.
+/// Tensor in a header.
 #[derive(Serialize)]
 struct Entry<'a> {
     dtype: Dtype,
@@ -23,7 +23,7 @@ struct Entry<'a> {
     data_offsets: [u64; 2],
 }
 
-/// Everything before the data.
+/// Returns all bytes before the data.
 ///
 /// # Panics
 /// When there are so many boxes that the format's limit is exceeded, or two have the same key.

@@ -1,10 +1,10 @@
-//! How ranks agree without a collective which checkpoint is promoted: two kinds of files on the
+//! Agreement of ranks on the checkpoint to promote, without a collective: two kinds of files on the
 //! target.
 //!
-//! `PROMOTION.json` in its root says which checkpoint rank 0 has chosen; the others copy that one.
-//! If each rank chose its own newest one, slow and fast ranks would choose different ones for ever
-//! and none would be complete. `rRRRRR.refused` in the checkpoint's folder says why a rank cannot
-//! copy its files.
+//! `PROMOTION.json` in its root names the checkpoint that rank 0 has chosen; the other ranks copy
+//! that one. If each rank chose its own newest one, slow and fast ranks would choose different ones
+//! for ever and none would be complete. `rRRRRR.refused` in the checkpoint's folder says why a rank
+//! cannot copy its files.
 
 use std::io::ErrorKind;
 
@@ -17,16 +17,16 @@ use crate::store::Store;
 
 const ANNOUNCEMENT: &str = "PROMOTION.json";
 
-/// What rank 0 promotes, or has promoted last.
+/// Checkpoint that rank 0 promotes, or has promoted last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Announcement {
-    /// The attempt of the run that promotes: what others have announced is out of date.
+    /// Attempt of the run that promotes. Announcements of other attempts are out of date.
     pub(super) attempt: u64,
     pub(super) checkpoint: String,
     pub(super) stage: Stage,
 }
 
-/// How far a promotion is.
+/// Stage of a promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Stage {
@@ -71,7 +71,7 @@ pub(super) fn refuse(to: &Store, name: &CheckpointName, refusal: &RankFailure) -
     Ok(to.tier().replace(&name.key(&file), refusal.reason.as_bytes())?)
 }
 
-/// Which ranks have refused, and why.
+/// Returns the ranks that have refused, and their reasons.
 pub(super) fn refusals(to: &Store, name: &CheckpointName) -> Result<Vec<RankFailure>> {
     let read = |refusal: Refusal| {
         Ok(RankFailure {

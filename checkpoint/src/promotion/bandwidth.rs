@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A token bucket that holds the tokens of one second. It may be overdrawn: who does so waits until
-/// the debt is paid, so that a piece of any size passes.
+/// Token bucket that holds the tokens of one second. It may be overdrawn: the sender then waits
+/// until the debt is paid, so that a piece of any size passes.
 #[derive(Debug)]
 pub(super) struct Bandwidth {
     /// `None` is unlimited.
@@ -25,7 +25,7 @@ impl Bandwidth {
         Self { bytes_per_second, bucket: Mutex::new(Bucket { tokens, filled: now }) }
     }
 
-    /// How long to wait before so many bytes are sent.
+    /// Returns how long to wait before so many bytes are sent.
     pub(super) fn take(&self, bytes: u64, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +42,7 @@ mod tests {
 
     const RATE: u64 = 1000;
 
-    /// Two senders that wait as they are told never send more than the rate and the burst, nor much
+    /// Two senders that wait as required never send more than the rate and the burst, nor much
     /// less.
     #[test]
     fn senders_together_keep_to_the_rate() {

@@ -10,8 +10,8 @@ use crate::format::limits::INDEX_BYTES_MAX;
 use crate::restore::ShardReader;
 
 impl Worker {
-    /// Copies what is not on the target of this process's share. Between shards `is_current` tells
-    /// whether to continue.
+    /// Copies the files of this process's share that are not on the target. Between shards
+    /// `is_current` returns whether to continue.
     pub(super) fn copy_share(&self, source: &Source, is_current: &dyn Fn() -> Outcome) -> Outcome {
         let started = Instant::now();
         let mut ranks = self.own_ranks(&source.manifest);

@@ -1,4 +1,4 @@
-//! Ranks other than 0: each copies its files of what rank 0 has announced.
+//! Ranks other than 0: each copies its files of the checkpoint that rank 0 has announced.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::worker::{Outcome, Setback, Worker};
 use crate::error::{RankFailure, Result};
 use crate::format::name::CheckpointName;
 
-/// How often a rank that has something to promote looks whether rank 0 has chosen it.
+/// Pauses between checks of a waiting rank whether rank 0 has chosen its checkpoint.
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_secs(5);
 
@@ -25,8 +25,8 @@ impl Worker {
         }
     }
 
-    /// What rank 0 has chosen. It is asked only while something waits. `None` when the promoter is
-    /// being dropped.
+    /// Waits for the choice of rank 0, which is polled only while a checkpoint waits. `None` when
+    /// the promoter is being dropped.
     fn await_choice(&self, copied: Option<&CheckpointName>) -> Option<CheckpointName> {
         let mut watched: Option<Watch> = None;
         let mut retries = self.retry_pauses();
@@ -77,7 +77,7 @@ impl Worker {
         Ok(None)
     }
 
-    /// Copies this rank's files, however often it takes, while they are asked for.
+    /// Copies this rank's files, again after failures, while rank 0 promotes the checkpoint.
     fn follow_one(&self, name: &CheckpointName) {
         let mut pauses = self.retry_pauses();
         loop {
@@ -113,7 +113,7 @@ impl Worker {
         }
     }
 
-    /// Whether rank 0 still promotes this checkpoint.
+    /// Checks that rank 0 still promotes this checkpoint.
     fn check_current(&self, name: &CheckpointName) -> Outcome {
         let last = Announcement::read(self.to()).map_err(Setback::of_target)?;
         let is_current = last == Some(self.announcement(name, Stage::Copying));
@@ -121,7 +121,7 @@ impl Worker {
     }
 }
 
-/// A checkpoint that rank 0 has not chosen yet.
+/// Checkpoint that rank 0 has not chosen yet.
 struct Watch {
     submitted: CheckpointName,
     since: Instant,

@@ -1,4 +1,4 @@
-//! Rank 0 of a route: chooses, copies its own files, waits for those of the others, and commits.
+//! Rank 0 of a route: chooses, copies its own files, waits for those of other ranks, and commits.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::restore::retry_while_absent;
 use crate::store::Status;
 use record::files::{IoError, Published};
 
-/// How often rank 0 looks whether files of other ranks have come.
+/// Pauses between checks of rank 0 for files of other ranks.
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_secs(2);
 
@@ -161,8 +161,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A process that promotes alone has nobody to tell, and does not disturb a run that promotes
-    /// at the same time.
+    /// Announces a stage. A process that promotes alone announces nothing, so that it does not
+    /// disturb a run that promotes at the same time.
     fn announce(&self, name: &CheckpointName, stage: Stage) -> Result<()> {
         if self.share.world == 1 {
             return Ok(());
@@ -170,7 +170,7 @@ impl Worker {
         self.announcement(name, stage).write(self.to())
     }
 
-    /// Waits until the indexes of all ranks are on the target, as long as files come.
+    /// Waits until the indexes of all ranks are on the target, as long as files arrive.
     fn await_ranks(&self, source: &Source) -> Outcome {
         let Source { name, manifest, .. } = source;
         let mut missing: Vec<usize> = (0..manifest.world).collect();
@@ -262,8 +262,8 @@ impl Worker {
         self.to().write_latest(name)
     }
 
-    /// Removes what is older than the newest ones, and what will never be complete: what is older
-    /// than a committed one. Returns warnings.
+    /// Removes checkpoints older than those to keep, and incomplete ones older than a committed
+    /// one. Returns warnings.
     fn apply_retention_on_target(&self) -> Vec<String> {
         let report = self.to().remove_old(self.route.keep, &*self.failpoints);
         let mut is_older = false;
@@ -280,7 +280,7 @@ impl Worker {
         report.warnings
     }
 
-    /// Lets the other ranks go on, and frees the space.
+    /// Lets the other ranks continue, and frees the space.
     fn give_up(&self, name: &CheckpointName) {
         drop(self.announce(name, Stage::GivenUp));
         self.discard(name);

@@ -1,10 +1,10 @@
 //! Promotion: committed checkpoints are copied to a farther tier in the background.
 //!
 //! There is no collective: a slow tier delays nobody. Rank 0 chooses the newest checkpoint that was
-//! submitted and announces it on the target. Each rank copies its shards, every byte verified
-//! while it is read, and its index last: an index on the target vouches that this attempt has
-//! written or verified the rank's shards there. When all indexes are there, rank 0 checks them
-//! against the manifest, publishes the manifest, and applies retention on the target.
+//! submitted and announces it on the target. Each rank copies its shards, every byte verified while
+//! it is read, and its index last: an index on the target vouches that this attempt has written or
+//! verified the rank's shards there. When all indexes are there, rank 0 checks them against the
+//! manifest, publishes the manifest, and applies retention on the target.
 //!
 //! ```text
 //! <target>/PROMOTION.json                               what rank 0 promotes or has promoted last
@@ -12,21 +12,20 @@
 //! ```
 //!
 //! **After a restart** the caller submits the checkpoint that it restored. Rank 0 removes the
-//! indexes that an earlier attempt left. Shards that it left are read and checked by their digests:
-//! good ones are not sent again, others are replaced. A checkpoint that is committed on the target
-//! is done if its indexes and the sizes of its files are right; if not, what is wrong is replaced.
-//! No file on the source records that a promotion was due: the restore has already found a
-//! checkpoint that all ranks agree on and whose bytes are right, and no older one is of interest. A
-//! mark in each node's folder could name different ones after a crash between the commits of two
-//! nodes.
+//! indexes that an earlier attempt left. Shards that it left are checked by their digests: good
+//! ones are not sent again, bad ones are replaced. A checkpoint that is committed on the target is
+//! done if its indexes and the sizes of its files are right; if not, what is wrong is replaced. No
+//! file on the source records that a promotion was due: the restore has already found a checkpoint
+//! that all ranks agree on and whose bytes are right, and no older one is of interest. A mark in
+//! each node's folder could name different ones after a crash between the commits of two nodes.
 //!
-//! **Retention on the source** leaves what is being promoted, and the newest that waits; so each
-//! route may keep two checkpoints more there. Without that, an uplink slower than the cadence would
-//! never promote any. If another process removes the source, the promotion is given up. Retention
-//! never relies on a copy elsewhere: each tier keeps its own newest checkpoints.
+//! **Retention on the source** leaves the checkpoint that is being promoted, and the newest that
+//! waits; so each route may keep two checkpoints more there. Without that, an uplink slower than
+//! the cadence would never promote any. If another process removes the source, the promotion is
+//! given up. Retention never relies on a copy elsewhere: each tier keeps its own newest ones.
 //!
-//! A promotion is given up when a rank's source is damaged or gone, when a rank brings nothing for
-//! [`PromoterOptions::patience`], and when the target fails while a newer checkpoint waits.
+//! A promotion is given up when a rank's source is damaged or gone, when a rank delivers nothing
+//! for [`PromoterOptions::patience`], or when the target fails while a newer checkpoint waits.
 
 mod announcement;
 mod bandwidth;
@@ -52,25 +51,25 @@ use bandwidth::Bandwidth;
 use state::Shared;
 use worker::Worker;
 
-/// How long a promoter that is dropped waits for uploads to remove what they have not finished.
+/// Time for which a dropped promoter waits for uploads to remove their unfinished parts.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// From where to where checkpoints are promoted.
+/// Source and target of promotions.
 #[derive(Debug, Clone)]
 pub struct Route {
-    /// What this rank sees of the nearer tier: of its node, or shared by all.
+    /// View of this rank of the nearer tier: of its node, or shared by all.
     pub from: Arc<Store>,
     /// The farther tier, the same for all ranks.
     pub to: Arc<Store>,
     /// Name of the farther tier.
     pub name: String,
-    /// How many checkpoints are kept there; 0 keeps all.
+    /// Number of checkpoints that are kept on the target; 0 keeps all.
     pub keep: usize,
 }
 
-/// A process among those that promote. It copies the files of each saved rank `r` with
-/// `r % world == rank`. In the world that has saved them that is its own; after a restart with
-/// fewer ranks, files of the others too.
+/// Process among those that promote. It copies the files of each saved rank `r` with
+/// `r % world == rank`: its own in the world that saved them, and after a restart with fewer ranks,
+/// files of other ranks too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// Rank of this process. Rank 0 leads.
@@ -81,13 +80,13 @@ pub struct Share {
     pub attempt: u64,
 }
 
-/// How checkpoints are promoted.
+/// Options of promotions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromoterOptions {
     /// Limit on what this process sends over all routes. Unlimited by default.
     pub bytes_per_second_max: Option<u64>,
-    /// How long rank 0 waits for another file of the other ranks, and those for rank 0 to choose:
-    /// 30 minutes by default.
+    /// Time for which rank 0 waits for another file of the other ranks, and those for rank 0 to
+    /// choose: 30 minutes by default.
     pub patience: Duration,
     /// First pause after a failure: 1 second by default. Each is twice as long as the one before.
     pub retry_pause_min: Duration,
@@ -106,7 +105,7 @@ impl Default for PromoterOptions {
     }
 }
 
-/// How a route is doing, as this process sees it.
+/// Status of a route, as this process sees it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteStatus {
     /// Name of the target.
@@ -115,7 +114,7 @@ pub struct RouteStatus {
     pub durable_step: Option<u64>,
     /// Name of the checkpoint that is being promoted.
     pub in_progress: Option<String>,
-    /// What was committed on the target, in that order (noted by rank 0).
+    /// Checkpoints that were committed on the target, in that order (noted by rank 0).
     pub promoted: Vec<Promoted>,
     /// Bytes of shards and indexes that this process has sent.
     pub bytes: u64,
@@ -123,27 +122,27 @@ pub struct RouteStatus {
     pub seconds: f64,
     /// Tries that failed.
     pub failures: u64,
-    /// Checkpoints that were submitted and not promoted as a newer one came (counted by rank 0).
+    /// Number of checkpoints that were submitted but replaced by a newer one (counted by rank 0).
     pub dropped: u64,
-    /// Whether the last try failed.
+    /// Set if the last try failed.
     pub is_failing: bool,
-    /// Why the last one that failed did.
+    /// Reason of the last failure.
     pub last_error: Option<String>,
 }
 
-/// A checkpoint that was committed on the target.
+/// Checkpoint that was committed on the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {
     /// Number of steps that it holds.
     pub step: u64,
     /// Bytes over all ranks.
     pub bytes: u64,
-    /// From when rank 0 began with it to the commit, failed tries included.
+    /// Time from rank 0's start on it to the commit, failed tries included.
     pub duration: Duration,
 }
 
-/// Copies checkpoints of one process, on a thread per route. Dropped, it stops: what is half-way
-/// goes on when the checkpoint is submitted to another one.
+/// Copies checkpoints of one process, on a thread per route. Dropping it stops the threads. An
+/// unfinished promotion continues when its checkpoint is submitted to another promoter.
 #[derive(Debug)]
 pub struct Promoter {
     routes: Vec<Running>,
@@ -209,7 +208,7 @@ impl Promoter {
         Ok(())
     }
 
-    /// How the routes are doing; takes no time.
+    /// Returns the status of each route; does not block.
     pub fn status(&self) -> Vec<RouteStatus> {
         self.routes.iter().map(|route| route.shared.status()).collect()
     }

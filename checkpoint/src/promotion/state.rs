@@ -1,4 +1,4 @@
-//! What the thread of a route shares with those who submit and watch.
+//! State that the thread of a route shares with those who submit and watch.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) struct Shared {
 struct State {
     /// The newest that was submitted and is not begun.
     waiting: Option<Held>,
-    /// What was begun last, until it is released.
+    /// Checkpoint that was begun last, until it is released.
     current: Option<Held>,
     status: RouteStatus,
     has_succeeded: bool,
@@ -76,7 +76,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// No longer waits for a checkpoint to be chosen, unless a newer one has come.
+    /// Drops a waiting checkpoint, unless a newer one has been submitted.
     pub(super) fn stop_waiting(&self, name: &CheckpointName) {
         self.lock().waiting.take_if(|waiting| waiting.name() <= name);
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! The thread of a route: what leaders and followers have in common.
+//! Thread of a route: code that leaders and followers have in common.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -37,24 +37,24 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// How a part of a promotion went.
+/// Result of a part of a promotion.
 pub(super) type Outcome<T = ()> = Result<T, Setback>;
 
-/// Why a promotion does not go on.
+/// Reason why a promotion does not continue.
 #[derive(Debug)]
 pub(super) enum Setback {
     /// The promoter is being dropped.
     Stopped,
     /// Another checkpoint is promoted now.
     Overtaken,
-    /// It can never be promoted.
+    /// The checkpoint can never be promoted.
     Final(Error),
-    /// It may go on later.
+    /// The promotion may continue later.
     Retry(Error),
 }
 
 impl Setback {
-    /// An error of reading: what is damaged or gone stays so.
+    /// Classifies an error of reading: damaged or missing files stay so.
     pub(super) fn of_read(error: impl Into<Error>) -> Self {
         match error.into() {
             error @ Error::Io(_) if !error.is_damage() => Self::Retry(error),
@@ -62,7 +62,7 @@ impl Setback {
         }
     }
 
-    /// An error of the target, which may come back.
+    /// Classifies an error of the target, which may recover.
     pub(super) fn of_target(error: impl Into<Error>) -> Self {
         Self::Retry(error.into())
     }
@@ -86,7 +86,7 @@ impl Worker {
         (self.share.rank..manifest.world).step_by(self.share.world)
     }
 
-    /// Another node's view of a shared file system may lag behind the commit.
+    /// Reads the source's manifest; another node's view of a shared file system may lag the commit.
     pub(super) fn source(&self, name: &CheckpointName) -> Outcome<Source> {
         let from = self.from();
         let read = || from.read_manifest(name, MANIFEST);

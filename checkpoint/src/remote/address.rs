@@ -1,12 +1,12 @@
-//! From a URL and the environment to a client.
+//! Creation of a client from a URL and the environment.
 //!
 //! S3: `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`), `AWS_REGION`, `AWS_ACCESS_KEY_ID`,
 //! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; without keys the files of `AWS_PROFILE`; without
 //! those a role: web identity, container or instance (not with `AWS_EC2_METADATA_DISABLED=true`).
-//! The other variables of `object_store` hold as well, like `AWS_VIRTUAL_HOSTED_STYLE_REQUEST` and
-//! `AWS_UNSIGNED_PAYLOAD`. Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, or those of the
-//! machine. Azure: `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY` or what else
-//! identifies there.
+//! The other variables of `object_store` are read as well, like `AWS_VIRTUAL_HOSTED_STYLE_REQUEST`
+//! and `AWS_UNSIGNED_PAYLOAD`. Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, or those of
+//! the machine. Azure: `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY` or another
+//! credential.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex};
@@ -25,16 +25,16 @@ use super::transport::{Connector, client_options};
 use super::{Client, aws_profile};
 use record::text::{OBJECT_STORES, is_redacted, redacted};
 
-/// A URL that can be talked to.
+/// URL of a store and the client for it.
 pub(super) struct Address {
     pub(super) prefix: Location,
     pub(super) client: Arc<dyn Client>,
-    /// What to tell a user whom the store refuses.
+    /// Hint for a user whom the store refuses.
     pub(super) hint: Option<&'static str>,
     pub(super) silence: Arc<Mutex<Silence>>,
 }
 
-/// For S3, where nothing says who the user is but perhaps the machine.
+/// Hint for S3, where only the machine may have credentials.
 const NO_CREDENTIALS: &str = "no credentials but those of the machine: AWS_ACCESS_KEY_ID, files of \
                               AWS_PROFILE and roles of containers are not there";
 
@@ -89,10 +89,10 @@ pub fn require_no_secret(url: &str) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// Hint about credentials where only the machine may have some.
+/// Returns a hint about credentials where only the machine may have some.
 ///
 /// # Errors
-/// When the machine is not to be asked.
+/// When the machine must not be asked.
 fn no_credentials(
     settings: &Vec<Setting<AmazonS3ConfigKey>>,
     variables: Variables<'_>,

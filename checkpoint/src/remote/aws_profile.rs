@@ -1,5 +1,5 @@
-//! The files in which AWS's own tools keep credentials and settings; object_store does not read
-//! them. What they have and this cannot use is refused: without it, requests would go to AWS.
+//! Files in which AWS's own tools keep credentials and settings; object_store does not read them. A
+//! setting that this module cannot use is refused: without it, requests would go to AWS.
 //!
 //! <https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html>
 
@@ -17,7 +17,7 @@ use super::settings::{Setting, Variables, invalid, may_be_shown};
 
 type Settings = Vec<Setting<AmazonS3ConfigKey>>;
 
-/// Sources of credentials that come before a key pair in the files, or after one in `credentials`.
+/// Sources of credentials that precede a key pair in the files, or follow one in `credentials`.
 const BEFORE_KEYS: [&str; 5] =
     ["role_arn", "web_identity_token_file", "sso_session", "sso_account_id", "sso_role_name"];
 const AFTER_KEYS: [&str; 2] = ["login_session", "credential_process"];
@@ -62,7 +62,8 @@ pub(super) fn has(settings: &Settings, keys: &[AmazonS3ConfigKey]) -> bool {
     settings.iter().any(|setting| keys.contains(&setting.key))
 }
 
-/// Whether requests are not signed. What is no boolean is refused when the client is made.
+/// Returns whether requests are not signed. A value that is no boolean is refused when the client
+/// is made.
 ///
 /// <https://docs.rs/object_store/0.14.2/src/object_store/config.rs.html>
 pub(super) fn is_anonymous(settings: &Settings) -> bool {
@@ -104,7 +105,7 @@ impl File {
     }
 }
 
-/// As the tools look for it: `~` is the user's home.
+/// Returns the path of a file as AWS's tools do: `~` is the user's home.
 fn path(named: Option<&str>, name: &str) -> Option<PathBuf> {
     let home = env::home_dir();
     match named {
@@ -116,7 +117,7 @@ fn path(named: Option<&str>, name: &str) -> Option<PathBuf> {
     }
 }
 
-/// The sections of a profile. Settings in `credentials` come first.
+/// Sections of a profile. Settings in `credentials` take precedence.
 #[derive(Debug, Default)]
 struct Profile {
     name: String,
@@ -232,9 +233,9 @@ impl Profile {
     }
 }
 
-/// The profile that a variable names, and that variable. The SDKs and version 2 of AWS's command
-/// line look at `AWS_PROFILE` first, boto3 at the other one (`configprovider.py` of
-/// <https://github.com/boto/botocore>): where both name one, it must be the same.
+/// Returns the profile that a variable names, and that variable. The SDKs and version 2 of AWS's
+/// command line read `AWS_PROFILE` first, boto3 the other one (`configprovider.py` of
+/// <https://github.com/boto/botocore>): where both are set, they must be equal.
 fn named(variables: Variables<'_>) -> io::Result<Option<(&'static str, String)>> {
     const NAMES: [&str; 2] = ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"];
     match NAMES.map(|name| variables.get(name)) {

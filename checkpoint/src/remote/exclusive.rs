@@ -7,14 +7,14 @@ use super::Remote;
 use super::failure::{is_failed_condition, is_refused, to_io};
 use record::files::IoError;
 
-/// What became of an exclusive put.
+/// Outcome of an exclusive put.
 #[derive(Debug)]
 #[must_use]
 pub enum ExclusivePut {
     /// The object did not exist and was created.
     Created,
     /// There is an object of this key. It may be of this very call, if a first answer was lost:
-    /// its bytes tell.
+    /// compare its bytes.
     Exists,
     /// The object may have been created or not: read it, and try again if it is not there.
     InDoubt(IoError),
@@ -50,9 +50,9 @@ impl Remote {
         }
     }
 
-    /// Whether the store honours the condition of [`Remote::put_exclusive`], tried on an object of
-    /// this key, which nothing else may use. Some accept the header and ignore it: there, two
-    /// writers would both be told that they created an object.
+    /// Returns whether the store honours the condition of [`Remote::put_exclusive`], tried on an
+    /// object of this key, which nothing else may use. Some stores accept the header and ignore it:
+    /// there, two writers would both get the answer that they created an object.
     ///
     /// # Errors
     /// When the store cannot be written to.

@@ -1,4 +1,4 @@
-//! Errors of object stores as errors of files, in one line.
+//! Conversion of errors of object stores to errors of files, in one line.
 
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
@@ -17,12 +17,12 @@ pub(super) const SHORT_BODY: &str = "expected a body of ";
 /// The client's error for all of an object in place of a range.
 const NOT_PARTIAL: &str = "Received non-partial response when range requested";
 
-/// A store that does not answer.
+/// Error of a store that does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("no complete answer within {} s", .0.as_secs_f64())]
 pub(super) struct Stalled(pub(super) Duration);
 
-/// A request that was not sent, because of a setting.
+/// Error of a request that was not sent, because of a setting.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(super) struct NotSent(pub(super) io::Error);
@@ -36,16 +36,17 @@ pub(super) fn is_absent(error: &Error) -> bool {
     matches!(error, Error::NotFound { .. })
 }
 
-/// Whether an exclusive put certainly found an object: the store said that the condition failed.
-/// A conflict with a concurrent request is `AlreadyExists` too, and that one may still fail.
+/// Returns whether an exclusive put certainly found an object: the store said that the condition
+/// failed. A conflict with a concurrent request is `AlreadyExists` too, and that one may still
+/// fail.
 pub(super) fn is_failed_condition(error: &Error) -> bool {
     let Error::AlreadyExists { source, .. } = error else { return false };
     let cause = source.downcast_ref::<Error>();
     matches!(cause, Some(Error::Precondition { .. } | Error::NotModified { .. }))
 }
 
-/// Whether a conditional request lost against a concurrent one, which may still fail. The code
-/// says which: 409 is also how Azure says that an object exists.
+/// Returns whether a conditional request lost against a concurrent one, which may still fail. The
+/// code decides: with 409, Azure also says that an object exists.
 pub(super) fn is_conflict(error: &Error) -> bool {
     let answer = last_cause(error);
     let code = element(&answer, "Code");
@@ -53,7 +54,7 @@ pub(super) fn is_conflict(error: &Error) -> bool {
         && matches!(code, Some("ConditionalRequestConflict" | "OperationAborted"))
 }
 
-/// Whether a request certainly changed nothing.
+/// Returns whether a request certainly changed nothing.
 pub(super) fn is_refused(error: &Error) -> bool {
     match error {
         Error::NotFound { .. }
@@ -85,8 +86,8 @@ fn kind(error: &Error) -> ErrorKind {
     }
 }
 
-/// Whether the store has answered with something else than was requested: another range, or an
-/// object that has replaced the one that was opened.
+/// Returns whether the store has answered with something else than was requested: another range, or
+/// an object that has replaced the one that was opened.
 fn is_contradiction(error: &Error) -> bool {
     match error {
         Error::Precondition { .. } => true,
@@ -112,7 +113,7 @@ fn transport_kind(error: &Error) -> Option<HttpErrorKind> {
     causes(error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind)
 }
 
-/// The last cause says what happened; those before repeat it in longer and longer sentences.
+/// Describes an error by its last cause; those before repeat it in longer and longer sentences.
 fn describe(error: &Error) -> String {
     let last = last_cause(error);
     match (element(&last, "Code"), element(&last, "Message")) {

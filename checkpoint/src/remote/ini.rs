@@ -1,5 +1,5 @@
-//! The files of AWS's tools, read as `RawConfigParser` of Python does, with which botocore reads
-//! them: <https://docs.python.org/3/library/configparser.html#supported-ini-file-structure> and
+//! Parser for the files of AWS's tools that follows Python's `RawConfigParser`, which botocore
+//! uses: <https://docs.python.org/3/library/configparser.html#supported-ini-file-structure> and
 //! `configloader.py` of <https://github.com/boto/botocore>.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, Section>, String> {
     Ok(file.sections())
 }
 
-/// The section whose settings are also in all others.
+/// Section whose settings are also in all other sections.
 const DEFAULTS: &str = "DEFAULT";
 
 #[derive(Default)]

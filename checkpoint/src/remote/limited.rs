@@ -1,5 +1,5 @@
-//! Answers of stores, of a size that fits into memory: a store, or whoever may write to it, sends
-//! any number of bytes.
+//! Limits on the size of answers, so that they fit into memory: a store, or whoever may write to
+//! it, can send any number of bytes.
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -11,7 +11,7 @@ use object_store::{Error, GetResult, Result};
 /// at most a kilobyte each.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// An object that is larger than any of its kind.
+/// Error of an object that is larger than any of its kind.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "expected at most {bytes_max} bytes, found {found_bytes}{}",
@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 pub(super) struct TooLarge {
     bytes_max: u64,
     found_bytes: u64,
-    /// Whether the rest was not received.
+    /// Set if the rest was not received.
     is_cut: bool,
 }
 
@@ -30,8 +30,8 @@ impl From<TooLarge> for Error {
     }
 }
 
-/// The content of an object or range of at most `bytes_max`. A larger one is refused by its stated
-/// size; one that goes beyond what it has stated is cut off.
+/// Receives an object or range of at most `bytes_max`. A larger one is refused by its stated size;
+/// one that exceeds its stated size is cut off.
 pub(super) async fn collect(found: GetResult, bytes_max: u64) -> Result<Bytes> {
     let stated = found.range.end - found.range.start;
     if stated > bytes_max {
@@ -49,7 +49,7 @@ pub(super) async fn collect(found: GetResult, bytes_max: u64) -> Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// A body that breaks off after [`ANSWER_BYTES_MAX`]; the client collects it whole.
+/// Cuts a body off after [`ANSWER_BYTES_MAX`]; the client collects it whole.
 pub(super) fn limited(body: HttpResponseBody) -> HttpResponseBody {
     HttpResponseBody::new(Limited::new(body, ANSWER_BYTES_MAX).map_err(|error| {
         match error.downcast::<HttpError>() {
@@ -76,7 +76,7 @@ mod tests {
     use super::super::{Remote, RemoteOptions};
     use super::*;
 
-    /// An object that states a size, and sends pieces of ten bytes.
+    /// Returns an object that states a size, and sends pieces of ten bytes.
     fn object(stated: u64, pieces: usize) -> GetResult {
         let piece = || Ok(Bytes::from_static(&[7; 10]));
         GetResult {

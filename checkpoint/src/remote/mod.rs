@@ -1,5 +1,5 @@
-//! Object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure. Calls block, have a
-//! deadline, and retry what may pass.
+//! Object stores: S3 and compatible stores, Google Cloud Storage, Azure. Calls block, have a
+//! deadline, and retry failures that may pass.
 //!
 //! Keys are relative to the URL that was opened. Credentials and endpoint come from the environment
 //! (`address.rs` lists the variables). Errors carry the URL as their path, and the kinds
@@ -51,7 +51,7 @@ use silence::Silence;
 pub use silence::on_silence;
 use transport::runtime;
 
-/// What all clients of `object_store` can do.
+/// Traits that all clients of `object_store` implement.
 trait Client: ObjectStore + MultipartStore {}
 
 impl<T: ObjectStore + MultipartStore> Client for T {}
@@ -63,23 +63,23 @@ pub struct Remote {
     prefix: Location,
     client: Arc<dyn Client>,
     options: RemoteOptions,
-    /// What to tell a user whom the store refuses.
+    /// Hint for a user whom the store refuses.
     hint: Option<&'static str>,
     silence: Arc<Mutex<Silence>>,
 }
 
-/// What an object store says about an object.
+/// Metadata of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Size of the object.
     pub size_bytes: u64,
-    /// When it was written, by the store's clock.
+    /// Time at which it was written, by the store's clock.
     pub modified: SystemTime,
     /// Changes with the content.
     pub etag: Option<String>,
 }
 
-/// What is directly under a prefix, sorted.
+/// Sorted entries directly under a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
     /// Names that have objects under them.
@@ -115,7 +115,7 @@ impl Remote {
         if key.is_empty() { self.url.clone() } else { format!("{}/{key}", self.url) }.into()
     }
 
-    /// All bytes of an object of at most `bytes_max`.
+    /// Returns all bytes of an object of at most `bytes_max`.
     ///
     /// # Errors
     /// When it does not exist or cannot be read; with the kind
@@ -149,20 +149,20 @@ impl Remote {
         Ok(bytes)
     }
 
-    /// Size and etag of an object.
+    /// Returns the size and etag of an object.
     ///
     /// # Errors
-    /// When it does not exist, or the store cannot tell.
+    /// When it does not exist, or the store cannot answer.
     pub fn stat(&self, key: &str) -> Result<ObjectInfo, IoError> {
         let found = self.run(key, "stat", 0, async |location| self.client.head(location).await)?;
         let modified = found.last_modified.into();
         Ok(ObjectInfo { size_bytes: found.size, modified, etag: found.e_tag })
     }
 
-    /// Whether an object exists.
+    /// Returns whether an object exists.
     ///
     /// # Errors
-    /// When the store cannot tell.
+    /// When the store cannot answer.
     pub fn exists(&self, key: &str) -> Result<bool, IoError> {
         match self.stat(key) {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -182,7 +182,7 @@ impl Remote {
         Ok(())
     }
 
-    /// What is directly under a folder; one that does not exist is empty.
+    /// Lists the entries directly under a folder; one that does not exist is empty.
     ///
     /// # Errors
     /// When it cannot be listed.
@@ -230,10 +230,10 @@ impl Remote {
     }
 
     /// Removes many objects, a thousand in a request where the store can; those that do not exist
-    /// are fine.
+    /// are ignored.
     ///
     /// # Errors
-    /// When one cannot be removed, with its URL; others may be removed then.
+    /// When one cannot be removed, with its URL; other objects may be removed then.
     pub fn delete_many(&self, keys: &[String]) -> Result<(), IoError> {
         const PAGE: usize = 1000;
         for page in keys.chunks(PAGE) {
@@ -280,7 +280,7 @@ impl Remote {
             .map_err(IoError::at(&self.url(key), operation))
     }
 
-    /// The machine may not give credentials, or others than the user has meant.
+    /// Adds the hint: the machine may have no credentials, or others than the user has meant.
     fn explain(&self, error: io::Error) -> io::Error {
         use io::ErrorKind::{NotConnected, PermissionDenied, TimedOut};
         match (self.hint, error.kind()) {
@@ -319,7 +319,7 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Some servers ignore `If-Match` of reads.
+/// Checks the etag of an answer: some servers ignore `If-Match` of reads.
 fn check_etag(found: &GetResult, expected: Option<&str>) -> object_store::Result<()> {
     let etag = found.meta.e_tag.as_deref();
     if expected.is_none() || etag == expected {
@@ -335,7 +335,7 @@ fn body_bytes(found: &GetResult) -> u64 {
     found.range.end - found.range.start
 }
 
-/// Some proxies cut a body and correct its length, but not the range that it is of.
+/// Checks the length of a body: some proxies cut it and correct its length, but not its range.
 fn check_length(body: Bytes, expected_bytes: u64) -> object_store::Result<Bytes> {
     if body.len() as u64 == expected_bytes {
         return Ok(body);

@@ -8,7 +8,7 @@ use super::Remote;
 use super::failure::is_absent;
 use record::files::IoError;
 
-/// An upload in parts: everything that another process needs to go on with it.
+/// Upload in parts: all data that another process needs to continue it.
 ///
 /// A store keeps the parts, and counts them as storage, until the upload is completed or aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! How long calls to an object store may take, and settings beside the environment.
+//! Time limits of calls to an object store, and settings beside the environment.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use object_store::{BackoffConfig, RetryConfig};
 /// either cuts off large parts on slow links or waits minutes for a server that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteOptions {
-    /// How long a call goes on without success, in addition to the time for its bytes.
+    /// Time for which a call continues without success, in addition to the time for its bytes.
     pub patience: Duration,
     /// Slowest rate of one connection that is not yet a failure.
     pub slowest_bytes_per_second: u64,
@@ -33,12 +33,12 @@ impl Default for RemoteOptions {
 }
 
 impl RemoteOptions {
-    /// For one request: a third of the patience, so that one that got lost is sent again.
+    /// Timeout of one request: a third of the patience, so that a lost one is sent again.
     pub(super) fn request_timeout(&self, body_bytes: u64) -> Duration {
         self.patience / 3 + self.transfer(body_bytes)
     }
 
-    /// For a whole call. Retries end before, with the error of the last one.
+    /// Deadline of a whole call. Retries end before, with the error of the last one.
     pub(super) fn deadline(&self, body_bytes: u64) -> Duration {
         self.patience * 3 / 2 + self.transfer(body_bytes) * 2
     }

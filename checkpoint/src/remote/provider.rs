@@ -1,4 +1,4 @@
-//! The three kinds of stores: their variables, what the values have to be, and their clients.
+//! Three kinds of stores: their variables, the kinds of the values, and their clients.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Requests that are sent again although the store has answered: answers that are cut, malformed
-//! or of another request, and conflicts of conditional puts.
+//! Retries of requests that the store has answered: answers that are cut, malformed or of another
+//! request, and conflicts of conditional puts.
 //!
 //! `object_store` sends a request again after a failed connection, a 5xx or a 429, and an error
 //! inside of a 200 if it knows the error's code. It returns everything else at once.

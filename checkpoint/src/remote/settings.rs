@@ -71,8 +71,8 @@ pub(super) struct Setting<K> {
     pub(super) origin: String,
 }
 
-/// What the value of a setting has to be. Errors show the host of a URL and short names only: a
-/// secret may be where something else is expected.
+/// Kind of a setting's value. Errors show the host of a URL and short names only: a secret may be
+/// where something else is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `http://` or `https://` with a host, to which paths are added.
@@ -106,10 +106,10 @@ impl Kind {
 
 /// A key of object_store's configuration.
 pub(super) trait Key: FromStr + Copy {
-    /// What its value has to be; `None` where the setting is ours to make, as timeouts are.
+    /// Returns the kind of its value; `None` where this crate makes the setting, as with timeouts.
     fn kind(self) -> Option<Kind>;
 
-    /// A request that has the content of a file as its `Authorization`.
+    /// Returns the file whose content is the `Authorization` of a request.
     fn token_file(_settings: &[Setting<Self>]) -> Option<TokenFile> {
         None
     }
@@ -125,7 +125,7 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Its content, which may have changed since it was checked.
+    /// Returns the file's content, which may have changed since it was checked.
     ///
     /// # Errors
     /// When the content can be no header.
@@ -195,7 +195,7 @@ impl<K: Key> Setting<K> {
     }
 }
 
-/// An error about a setting, which says where it is.
+/// Error about a setting, with its origin.
 pub(super) fn invalid(origin: &str, what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, format!("{origin}: {what}"))
 }
@@ -219,7 +219,7 @@ pub fn check_proxy(url: &str) -> io::Result<()> {
     checked(Kind::Proxy, &value, &name).map(drop)
 }
 
-/// Whether `NO_PROXY` names the host of this URL.
+/// Returns whether `NO_PROXY` names the host of this URL.
 fn is_excluded(url: &str) -> io::Result<bool> {
     let (_, excluded) = named_proxy("NO_PROXY")?.unwrap_or_default();
     let proxies = Matcher::builder().all("http://proxy").no(excluded).build();
@@ -278,7 +278,8 @@ fn is_printable(text: &str) -> bool {
     text.chars().all(|character| matches!(character, ' '..='~'))
 }
 
-/// Whether a value is no secret, wherever it is: short, and no part of one of several fields.
+/// Returns whether a value is no secret, wherever it is: short, and no part of one of several
+/// fields.
 pub(super) fn may_be_shown(value: &str) -> bool {
     value.len() <= 32 && !value.contains([';', '=', '?', '@', '{'])
 }
@@ -301,7 +302,7 @@ fn require_header(content: &str, origin: &str) -> io::Result<()> {
     Err(invalid(origin, what))
 }
 
-/// Whether a text can be part of a host name, or a segment of a path.
+/// Returns whether a text can be part of a host name, or a segment of a path.
 pub(super) fn is_name(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
@@ -317,7 +318,7 @@ fn endpoint(text: &str, origin: &str) -> io::Result<String> {
     Ok(parsed.as_str().trim_end_matches('/').to_owned())
 }
 
-/// A URL as it is, except for characters that requests have in another form.
+/// Returns a URL unchanged, except for characters that requests have in another form.
 fn url(text: &str, origin: &str) -> io::Result<String> {
     let parsed = parse(text, origin)?;
     let is_same = parsed.as_str().strip_suffix('/') == Some(text);

@@ -1,5 +1,5 @@
-//! Stores that do not answer for long. The program that uses this library reports them: it prints
-//! nothing by itself.
+//! Detection of stores that do not answer for long. The program that uses this library reports
+//! them: the library prints nothing by itself.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -15,9 +15,9 @@ const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 
-/// From now on `listener` gets a sentence about each store that has not answered for 5 s, beside
-/// the time for a body in flight to it: once, until it answers again. It is called on a thread that
-/// waits for the store.
+/// Registers `listener`, which gets a sentence about each store that has not answered for 5 s,
+/// beside the time for a body in flight to it: once, until it answers again. It is called on a
+/// thread that waits for the store.
 pub fn on_silence(listener: fn(&str)) {
     let _ = LISTENER.set(listener);
 }
@@ -28,7 +28,7 @@ pub fn on_silence(listener: fn(&str)) {
 pub(super) struct Silence {
     pub(super) last_answer: Option<Instant>,
     last_failure: Option<(Instant, String)>,
-    /// How long the bodies of requests in flight may take.
+    /// Times that the bodies of requests in flight may take.
     uploads: Vec<Weak<Duration>>,
     is_reported: bool,
 }
@@ -39,7 +39,7 @@ impl Silence {
         self.is_reported = false;
     }
 
-    /// Notes a failed try; others may follow.
+    /// Notes a failed try; more may follow.
     pub(super) fn failed(&mut self, now: Instant, cause: String) {
         self.last_failure = Some((now, cause));
     }

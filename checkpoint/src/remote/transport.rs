@@ -1,5 +1,5 @@
-//! The threads that object stores are talked to on, and what is ours of each request: its timeout,
-//! a check of the proxy that it goes to, and the token of a pod.
+//! Threads of requests to object stores, and what is ours of each request: its timeout, a check of
+//! the proxy that it goes to, and the token of a pod.
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -39,15 +39,15 @@ pub(super) fn runtime() -> io::Result<&'static Runtime> {
     Ok(RUNTIME.get_or_init(|| started)) // of two that start at once, one is used
 }
 
-/// Timeouts that grow with a request's body. Those of reqwest are the same for all requests, and
-/// include the time that the body takes.
+/// Connector with timeouts that grow with a request's body. Those of reqwest are the same for all
+/// requests, and include the time that the body takes.
 ///
-/// For the credentials of a pod also its token, from a file that others rewrite as they please.
+/// For the credentials of a pod it also adds its token, from a file that is rewritten at any time.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     pub(super) options: RemoteOptions,
     pub(super) token: Option<TokenFile>,
-    /// Whether a proxy of the settings takes the place of the environment's.
+    /// Set if a proxy of the settings replaces that of the environment.
     pub(super) has_proxy: bool,
     pub(super) silence: Arc<Mutex<Silence>>,
 }
@@ -83,7 +83,7 @@ struct Service {
     connector: Connector,
 }
 
-/// What object_store is told: no timeouts of its own.
+/// Returns the options for object_store: no timeouts of its own.
 pub(super) fn client_options(allow_http: bool) -> ClientOptions {
     // The error is that another part of the process has chosen its provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -151,7 +151,7 @@ fn is_for_content(request: &HttpRequest) -> bool {
     request.method() == "GET" && !is_listing
 }
 
-/// Whether object_store sends the request again after an answer of this status.
+/// Returns whether object_store sends the request again after an answer of this status.
 fn is_retried(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
@@ -179,7 +179,7 @@ mod tests {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\netag: \"1\"\r\n\
                         last-modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n";
 
-    /// The head of the response comes first, and its body after that was noted.
+    /// The head of the response arrives first, and its body after that was noted.
     #[test]
     fn bytes_of_a_body_are_answers_too() {
         let store = TcpListener::bind("127.0.0.1:0").unwrap();

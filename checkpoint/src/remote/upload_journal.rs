@@ -1,5 +1,5 @@
-//! Journal of uploads in parts: an object beside each, by which another process can abort one that
-//! nobody will complete.
+//! Journal of uploads in parts: an object beside each, with which another process can abort an
+//! upload that nobody will complete.
 //!
 //! A store keeps the parts of such an upload for ever, and lists it only to roles that may ask for
 //! that. The journal is written before the first part and deleted after the last. It is never
@@ -96,7 +96,7 @@ fn is_journal(key: &str) -> bool {
     key.ends_with(SUFFIX)
 }
 
-/// Uploads of other keys than the journal's own are not aborted, whatever it says.
+/// Parses a journal. Uploads of other keys than the journal's own are ignored, whatever it says.
 fn parse(journal: &str, text: &[u8]) -> Option<Multipart> {
     let upload: Multipart = serde_json::from_slice(text).ok()?;
     (journal_of(&upload.key) == journal).then_some(upload)

@@ -1,6 +1,6 @@
-//! Reading one checkpoint: what to read to fill boxes, shards chunk by chunk, and verification.
+//! Reading one checkpoint: reads that fill boxes, shards chunk by chunk, and verification.
 //!
-//! From where a checkpoint is restored, and which one, is decided in `tiers`.
+//! The checkpoint and its sources are chosen in `tiers`.
 
 mod open_checkpoint;
 mod ownership;

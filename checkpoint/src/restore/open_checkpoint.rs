@@ -1,4 +1,4 @@
-//! A committed checkpoint whose metadata is read: what boxes need from it, and checking it.
+//! Committed checkpoint whose metadata is read: plans and checks reads of boxes from it.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,11 +15,11 @@ use crate::tensor::{PartMut, Region, TensorBox};
 
 /// A committed checkpoint whose manifest and indexes are read and checked.
 pub(crate) struct OpenCheckpoint<'a> {
-    /// One of those that have it, for messages.
+    /// Store that has it, for messages.
     pub(crate) store: &'a Store,
     pub(crate) name: &'a CheckpointName,
     pub(crate) manifest: &'a Manifest,
-    /// By saved rank.
+    /// Indexes, by saved rank.
     pub(crate) indexes: Vec<Index>,
 }
 
@@ -37,14 +37,14 @@ impl OpenCheckpoint<'_> {
         retry_while_absent(until, || ShardReader::open(store, &key, shard))
     }
 
-    /// Where a shard is, for messages.
+    /// Returns the path of a shard, for messages.
     pub(crate) fn path(&self, shard: ShardId) -> PathBuf {
         let file = &self.indexes[shard.rank].files[shard.file].file;
         self.store.tier().path(&self.manifest.rank_key(self.name, shard.rank, file))
     }
 
-    /// What to read to fill the parts. Where several saved ranks have the same elements, `nearest`
-    /// is the one whose files are preferred.
+    /// Plans the reads that fill the parts. Where several saved ranks have the same elements, the
+    /// files of `nearest` are preferred.
     pub(crate) fn plan(&self, parts: &[PartMut<'_>], nearest: usize) -> Result<ReadPlan> {
         let sources = boxes_by_tensor(&self.indexes, nearest);
         let mut plan = ReadPlan::default();
@@ -62,7 +62,7 @@ impl OpenCheckpoint<'_> {
         Ok(plan)
     }
 
-    /// Which source supplies which elements of a box.
+    /// Assigns the elements of a box to sources.
     fn cover<'s>(
         &self,
         requested: &TensorBox,

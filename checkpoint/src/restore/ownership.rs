@@ -1,4 +1,4 @@
-//! Boxes of all ranks that contradict each other: each element of a tensor has one owner.
+//! Contradictions between the boxes of all ranks: each element of a tensor has one owner.
 //!
 //! Ranks may save the same box, as replicas. Boxes that differ must not overlap: from which of them
 //! an element was read would depend on the reader, and ranks would restore different values.
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::format::index::index_file;
 use crate::tensor::TensorBox;
 
-/// An index that contradicts those of other ranks.
+/// Index that contradicts those of other ranks.
 #[derive(Debug)]
 pub(crate) struct Conflict {
     /// The saved rank whose index it is.
@@ -45,7 +45,7 @@ impl OpenCheckpoint<'_> {
         Err(self.conflict(other, expected, format!("{other_dtype:?} {other_shape:?}")))
     }
 
-    /// For boxes that differ: along an axis those that overlap one start before its end.
+    /// Checks boxes that differ: along an axis those that overlap one start before its end.
     fn check_overlap(&self, boxes: &mut [SavedBox<'_>]) -> Result<(), Conflict> {
         let Some(axis) = most_divided_axis(boxes) else { return Ok(()) };
         let start = |saved: &SavedBox<'_>| tensor(saved).offset[axis];
@@ -66,7 +66,7 @@ impl OpenCheckpoint<'_> {
         Ok(())
     }
 
-    /// For boxes that do not overlap.
+    /// Checks that boxes, which do not overlap, cover the tensor.
     fn check_whole(&self, boxes: &[SavedBox<'_>]) -> Result<(), Conflict> {
         let TensorBox { name, shape, .. } = tensor(&boxes[0]);
         let found: usize = boxes.iter().map(|saved| tensor(saved).elements()).sum();

@@ -1,4 +1,4 @@
-//! What to read from where, so that boxes are filled from the shards of any number of ranks.
+//! Plan of the reads that fill boxes from the shards of any number of ranks.
 //!
 //! Each requested box is intersected with the saved ones, and the result becomes copies within
 //! chunks.
@@ -20,7 +20,7 @@ pub(super) struct SavedBox<'a> {
     pub(super) entry: &'a BoxEntry,
 }
 
-/// All saved boxes of each tensor. Those of the saved rank `nearest` come first, then those of the
+/// Groups all saved boxes by tensor. Those of the saved rank `nearest` are first, then those of the
 /// ranks after it.
 pub(super) fn boxes_by_tensor(
     indexes: &[Index],
@@ -39,7 +39,7 @@ pub(super) fn boxes_by_tensor(
     sources
 }
 
-/// Which source supplies which elements, each of them once, and what none has.
+/// Assignment of elements to sources, each element once, and the elements that no source has.
 pub(super) struct Coverage<'a> {
     pub(super) pieces: Vec<(SavedBox<'a>, Region)>,
     pub(super) missing: Vec<Region>,

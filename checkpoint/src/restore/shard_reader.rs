@@ -15,7 +15,8 @@ use crate::format::index::ShardEntry;
 use crate::store::Store;
 use crate::tier::Reader;
 
-/// How many chunks of a shard are read at the same time: one thread does not fill a fast disk.
+/// Number of chunks of a shard that are read at the same time: one thread does not fill a fast
+/// disk.
 const READERS: usize = 3;
 
 /// An open shard, whose size and header are right.
@@ -24,7 +25,7 @@ pub(crate) struct ShardReader<'a> {
     key: String,
     file: Box<dyn Reader>,
     shard: &'a ShardEntry,
-    /// Everything before the data.
+    /// Bytes before the data.
     pub(crate) header: Vec<u8>,
 }
 
@@ -48,7 +49,7 @@ impl<'a> ShardReader<'a> {
     }
 
     /// Reads these chunks, each checked, and passes them to `take`, in any order: while one is
-    /// taken others are read and checked. After an error few more are read.
+    /// taken, other chunks are read and checked. After an error few more are read.
     pub(crate) fn read_chunks(
         &self,
         chunks: impl Iterator<Item = u64> + Send,
@@ -70,7 +71,7 @@ impl<'a> ShardReader<'a> {
             let others: Vec<_> =
                 (1..READERS).map(|_| threads::spawn_scoped(scope, "restore", read)).collect();
             let own = read();
-            // A thread that cannot be started leaves its chunks to the others.
+            // A thread that cannot be started leaves its chunks to the other threads.
             let joined = others.into_iter().flatten().map(|other| other.join());
             joined.fold(own, |result, other| result.and(other.unwrap_or_else(|p| resume_unwind(p))))
         })

@@ -10,7 +10,7 @@ use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
 use crate::format::name::CheckpointName;
 use crate::store::{Status, Store};
 
-/// What a verification read and found.
+/// Report of a verification.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -22,11 +22,11 @@ pub struct VerifyReport {
     pub chunks: usize,
     /// Bytes in them.
     pub bytes: u64,
-    /// What is wrong, the first problem of each file; empty when the checkpoint is intact.
+    /// Problems, the first one of each file; empty when the checkpoint is intact.
     pub problems: Vec<Error>,
     /// Reads that arrived damaged and were right when repeated: each is worth a warning.
     pub warnings: Vec<String>,
-    /// Whether an earlier restore has rejected it here: see [`Store::reinstate`].
+    /// Set if an earlier restore has rejected it here: see [`Store::reinstate`].
     pub is_rejected: bool,
 }
 

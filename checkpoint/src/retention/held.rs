@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use crate::format::name::CheckpointName;
 use crate::store::Store;
 
-/// Until this is dropped, this process does not remove a checkpoint for its age.
+/// Keeps this process from removing a checkpoint for its age, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     store: Arc<Store>,

@@ -1,6 +1,7 @@
-//! What failed saves, interrupted removals and dead attempts leave in a folder.
+//! Removal of the files that failed saves, interrupted removals and dead attempts leave in a
+//! folder.
 //!
-//! All of it is removed on a best-effort basis: what stays is tried again before the next save.
+//! All of it is best effort: removal of what stays is tried again before the next save.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -65,14 +66,14 @@ impl Store {
 
     /// Removes a checkpoint that must not count, even if its manifest may have been linked.
     pub(crate) fn discard(&self, name: &CheckpointName) -> Result<()> {
-        // Durably first: data must not be gone while the manifest may come back after a power
+        // Durably first: data must not be gone while the manifest may reappear after a power
         // failure.
         self.tier().delete(&name.key(MANIFEST))?;
         Ok(self.tier().delete_folder(&name.to_string(), MANIFEST)?)
     }
 }
 
-/// Whether a file is a temporary one that no process uses any more: `RUN.<tag>.tmp`, or
+/// Returns whether a file is a temporary one that no process uses any more: `RUN.<tag>.tmp`, or
 /// `ATTEMPT-NNNN.<tag>.tmp` of an attempt before this one.
 fn is_stale(name: &str, attempt: u64) -> bool {
     let Some(stem) = name.strip_suffix(".tmp") else { return false };

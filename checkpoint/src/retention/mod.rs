@@ -1,4 +1,4 @@
-//! Retention: removing old checkpoints, and what dead attempts left.
+//! Retention: removal of old checkpoints, and of the files of dead attempts.
 //!
 //! A tombstone takes the manifest's place first and durably, so that an interrupted removal leaves
 //! nothing that looks committed; it is removed last, so that the rest is recognised as such. A
@@ -23,12 +23,12 @@ use crate::tier::Scope;
 pub(crate) use held::Held;
 pub use plan::{Removal, RemovalReason};
 
-/// What [`Store::apply_retention`] did.
+/// Report of [`Store::apply_retention`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RetentionReport {
     /// Names of the checkpoints that were removed.
     pub removed: Vec<String>,
-    /// What could not be removed, and checkpoints that were found damaged.
+    /// Files that could not be removed, and checkpoints that were found damaged.
     pub warnings: Vec<String>,
 }
 
@@ -51,9 +51,9 @@ impl Store {
         report
     }
 
-    /// From now on nothing is removed, neither by a [`Store::apply_retention`] that is in flight
-    /// nor before a save: for a last save that must not wait for a slow file system. The next
-    /// attempt removes it.
+    /// Stops all removals, both by a [`Store::apply_retention`] that is in flight and before a
+    /// save: for a last save that must not wait for a slow file system. The next attempt removes
+    /// what is left.
     pub fn stop_retention(&self) {
         self.retention_is_stopped.store(true, Relaxed);
     }
@@ -103,7 +103,8 @@ impl Store {
         report
     }
 
-    /// Removes a checkpoint, unless it is being pinned or somebody else removes it; whether it did.
+    /// Removes a checkpoint, unless it is being pinned or removed by another process. Returns
+    /// whether it did.
     fn remove(&self, name: &CheckpointName, failpoints: &dyn Failpoints) -> Result<bool> {
         let is_rejected = self.status(name) == Status::Rejected;
         let manifest = if is_rejected { REJECTED } else { MANIFEST };
@@ -117,12 +118,12 @@ impl Store {
         self.tier().delete(&name.key(manifest))?;
         failpoints.hit(Failpoint::MidRetention);
         let removed = self.finish_removal(name);
-        // An empty folder may stay, which nothing tells from that of a save.
+        // An empty folder may stay, which looks like that of a save.
         removed.inspect_err(|_| self.begun().push(name.clone()))
     }
 
-    /// Whether all files exist that the manifest names; on a tier of node scope those of the ranks
-    /// that have left an index on this node.
+    /// Checks that all files exist that the manifest names; on a tier of node scope those of the
+    /// ranks that have left an index on this node.
     fn check_structure(&self, name: &CheckpointName) -> Result<()> {
         let manifest = self.manifest(name)?;
         let ranks = self.ranks_here(name, &manifest)?;
@@ -133,8 +134,8 @@ impl Store {
         self.check_files(name, &manifest, ranks)
     }
 
-    /// Whether all files of these ranks exist that the manifest names, by digests of indexes and by
-    /// sizes.
+    /// Checks that all files of these ranks exist that the manifest names, by digests of indexes
+    /// and by sizes.
     pub(crate) fn check_files(
         &self,
         name: &CheckpointName,

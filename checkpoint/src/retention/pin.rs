@@ -1,8 +1,9 @@
-//! `PINNED`: a checkpoint that retention leaves alone for ever, and does not count as kept.
+//! `PINNED`: marks a checkpoint that retention leaves for ever, and does not count as kept.
 //!
-//! Who pins writes the file and then looks for a tombstone; who removes writes the tombstone and
-//! then looks for the file. So at least one of them sees the other, and a checkpoint that was
-//! pinned stays. A removal that was killed in between is completed or undone by the next one.
+//! A process that pins writes the file and then checks for a tombstone; one that removes writes the
+//! tombstone and then checks for the file. So at least one of them sees the other, and a checkpoint
+//! that was pinned stays. A removal that was killed in between is completed or undone by the next
+//! one.
 
 use crate::error::Result;
 use crate::format::manifest::{MANIFEST, PINNED, REJECTED, TOMBSTONE};
@@ -47,18 +48,18 @@ impl Store {
         Ok(self.tier().delete(&name.key(PINNED))?)
     }
 
-    /// Whether retention has to leave a checkpoint. Where the tier cannot tell, it has to.
+    /// Returns whether retention has to leave a checkpoint, also where the tier cannot answer.
     pub(crate) fn is_pinned(&self, name: &CheckpointName) -> bool {
         self.tier().exists(&name.key(PINNED)).unwrap_or(true)
     }
 
-    /// For a checkpoint that may not be committed yet.
+    /// Pins a checkpoint that may not be committed yet.
     pub(crate) fn mark_pinned(&self, name: &CheckpointName) -> Result<()> {
         Ok(self.tier().replace(&name.key(PINNED), b"")?)
     }
 
-    /// Completes a removal of which the tombstone is written; or undoes it, where the checkpoint
-    /// was pinned before any of its data was gone. Returns whether it is removed.
+    /// Completes a removal whose tombstone is written; or undoes it, where the checkpoint was
+    /// pinned before any of its data was gone. Returns whether it is removed.
     pub(crate) fn finish_removal(&self, name: &CheckpointName) -> Result<bool> {
         let mut is_whole = false;
         for manifest in [MANIFEST, REJECTED] {

@@ -1,24 +1,24 @@
-//! What retention would remove, for a process that is not part of the run.
+//! Plan of the removals that retention would make, for a process that is not part of the run.
 
 use crate::error::Result;
 use crate::failpoints::NoFailpoints;
 use crate::store::{Status, Store};
 
-/// A checkpoint that is not needed any more.
+/// Checkpoint that is not needed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// Its name.
+    /// Name of the checkpoint.
     pub checkpoint: String,
     /// Bytes of its tensor data, where it has a manifest.
     pub bytes: Option<u64>,
-    /// Why it is not needed.
+    /// Reason why it is not needed.
     pub reason: RemovalReason,
 }
 
-/// Why a checkpoint is not needed.
+/// Reason why a checkpoint is not needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovalReason {
-    /// As many newer ones are intact as are to be kept.
+    /// Enough newer checkpoints are intact.
     Old,
     /// An earlier attempt has not committed it, and never will; a newer one is committed here.
     Abandoned,
@@ -30,9 +30,9 @@ pub enum RemovalReason {
 }
 
 impl Store {
-    /// What retention would remove that keeps `keep` checkpoints (0 keeps all), newest first;
-    /// changes nothing. `attempt` is the newest of the run: of what it has not committed only open
-    /// uploads are named, as it may still be writing that.
+    /// Lists the removals of a retention that keeps `keep` checkpoints (0 keeps all), newest first;
+    /// changes nothing. `attempt` is the newest of the run: of its uncommitted checkpoints only
+    /// open uploads are listed, as it may still be writing them.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) when the tier cannot be listed.

@@ -1,4 +1,4 @@
-//! Where the bytes of a rank's boxes come from, one box after the other.
+//! Sources of the bytes of a rank's boxes, one box after the other.
 
 use crate::error::Result;
 use crate::tensor::Part;

@@ -32,7 +32,7 @@ impl ChunkWriter {
         }
     }
 
-    /// Writes what comes before the data and is in no chunk.
+    /// Writes the bytes before the data, which are in no chunk.
     pub(super) fn write_header(&mut self, header: &[u8]) -> Result<(), IoError> {
         self.upload.write(header)
     }
@@ -85,7 +85,7 @@ impl<'a> Midway<'a> {
         Self { left: (total > 0).then_some(total.div_ceil(2)), failpoints }
     }
 
-    /// At most so many bytes that a write ends at the middle.
+    /// Limits the size of a write, so that one ends at the middle.
     fn limit(&self, bytes: usize) -> usize {
         self.left.map_or(bytes, |left| bytes.min(left))
     }

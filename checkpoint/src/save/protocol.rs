@@ -33,21 +33,21 @@ pub(super) struct Written {
     state: Digest,
     pub(super) files: RankFiles,
     pub(super) took: Duration,
-    /// What a newer attempt has written, if there is one, on a rank that commits. Nothing was
+    /// Path that a newer attempt has written, if there is one, on a rank that commits. Nothing was
     /// written then.
     fenced_by: Option<String>,
 }
 
-/// What a rank did to commit.
+/// Result of a rank's commit.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Publication {
-    /// What a newer attempt has written: then nothing is committed.
+    /// Path that a newer attempt has written: then nothing is committed.
     fenced_by: Option<String>,
-    /// What failed after the commit.
+    /// Failures after the commit.
     pub(super) warnings: Vec<String>,
 }
 
-/// One rank of a save.
+/// Rank of a save.
 pub(super) struct Participant<'a> {
     pub(super) store: &'a Store,
     pub(super) request: &'a Save,
@@ -105,7 +105,7 @@ impl Participant<'_> {
         disagreement(&votes).map_or(Ok(votes), Err)
     }
 
-    /// Whether this rank commits.
+    /// Returns whether this rank commits.
     pub(super) fn commits(&self) -> bool {
         self.store.is_committed_by(self.rank)
     }
@@ -136,7 +136,7 @@ impl Participant<'_> {
         Ok(Publication { fenced_by: None, warnings })
     }
 
-    /// A manifest must not bring back a folder that someone has removed: it would have no data.
+    /// Checks that the folder still exists: a manifest must not bring back one without data.
     fn check_not_removed(&self, manifest: &Manifest) -> Result<()> {
         let tier = self.store.tier();
         let index = manifest.rank_key(&self.name(), self.rank, &index_file(self.rank));
@@ -164,8 +164,8 @@ impl Participant<'_> {
         }
     }
 
-    /// Whether this rank removes what a save that failed has left: one that commits that of the
-    /// checkpoint, a rank that disagrees its own.
+    /// Returns whether this rank removes the files of a save that failed: a rank that commits those
+    /// of the checkpoint, a rank that disagrees its own.
     pub(super) fn has_to_discard(&self, error: &Error) -> bool {
         match error {
             Error::SaveFailed { .. } | Error::Fenced { .. } => self.commits(),

@@ -1,4 +1,4 @@
-//! Writing the files of one rank: shards, and its index last.
+//! Writer of one rank's files: shards, and its index last.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::format::shard;
 use crate::store::{Identity, Options, Store};
 use crate::tensor::TensorBox;
 
-/// Where and as what a rank writes.
+/// Writer of a rank's files in a checkpoint.
 pub(super) struct RankWriter<'a> {
     store: &'a Store,
     /// Key of the rank's `dNN`.
@@ -30,7 +30,7 @@ pub(super) struct RankWriter<'a> {
     failpoints: &'a dyn Failpoints,
 }
 
-/// What a rank has written.
+/// Files that a rank has written.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct RankFiles {
     /// Digest inside of its index.
@@ -39,8 +39,8 @@ pub(super) struct RankFiles {
     pub(super) bytes: u64,
 }
 
-/// The order in which boxes are written, as positions among those given: wide elements come first,
-/// so that all are aligned; otherwise the order stays. Empty boxes are left out.
+/// Returns the order in which boxes are written, as positions among those given: wide elements
+/// first, so that all are aligned; otherwise the order stays. Empty boxes are left out.
 pub(super) fn order<'a>(boxes: impl Iterator<Item = &'a TensorBox>) -> Vec<usize> {
     let mut order: Vec<_> =
         boxes.enumerate().filter(|(_, tensor)| tensor.size_bytes() > 0).collect();
@@ -145,7 +145,7 @@ impl<'a> RankWriter<'a> {
         })
     }
 
-    /// What each shard's header says of it, so that a stray file can be identified.
+    /// Returns the metadata in each shard's header, which identifies a stray file.
     fn metadata(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::from([
             ("format", FORMAT.to_string()),

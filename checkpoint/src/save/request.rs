@@ -1,4 +1,4 @@
-//! What to save, and how it went.
+//! Request of a save, and its report.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::fencing::Claim;
 
-/// What to save; the same on all ranks.
+/// Request of a save; the same on all ranks.
 #[derive(Debug, Clone)]
 pub struct Save {
     /// Steps done.
     pub step: u64,
-    /// This attempt of the run, from [`Store::claim_attempt`](crate::Store::claim_attempt). A later
-    /// attempt fences this one.
+    /// Number of this attempt of the run, from
+    /// [`Store::claim_attempt`](crate::Store::claim_attempt). A later attempt fences this one.
     pub claim: Claim,
     /// Counts the saves of the attempt, so that no two have the same name.
     pub number: u32,
@@ -22,7 +22,7 @@ pub struct Save {
     pub parent: Option<String>,
 }
 
-/// How a save went, as seen by this rank.
+/// Report of a save, as seen by this rank.
 #[derive(Debug, Clone)]
 pub struct SaveReport {
     /// Name of the checkpoint.
@@ -35,8 +35,8 @@ pub struct SaveReport {
     pub bytes_total: u64,
     /// Time in which each rank has made its files durable.
     pub writes: Vec<Duration>,
-    /// From the start until this rank knew that the checkpoint is committed.
+    /// Time from the start until this rank knew that the checkpoint is committed.
     pub commit: Duration,
-    /// What failed after the commit and does not affect it, on a rank that commits.
+    /// Failures after the commit, which do not affect it, on a rank that commits.
     pub warnings: Vec<String>,
 }

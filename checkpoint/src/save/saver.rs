@@ -1,4 +1,4 @@
-//! Saves that run while training goes on: one at a time, in two phases that each end with a small
+//! Saves that run while training continues: one at a time, in two phases that each end with a small
 //! gather when all ranks are ready for it.
 
 use std::fmt;
@@ -21,11 +21,11 @@ use crate::peers::Peers;
 use crate::store::Store;
 use crate::tensor::TensorBox;
 
-/// How often a rank that waits for its own threads looks whether they have ended.
+/// Interval at which a waiting rank checks whether its own threads have ended.
 const POLL: Duration = Duration::from_millis(1);
 
-/// What a rank checks before it votes for a checkpoint, on the thread that writes: the reason why
-/// it must not be committed, if there is one.
+/// Check of a rank before it votes for a checkpoint, on the thread that writes. Returns the reason
+/// why it must not be committed, if there is one.
 pub type Veto = Box<dyn FnOnce() -> std::result::Result<(), String> + Send>;
 
 /// Failpoints that the threads of a save reach.
@@ -36,24 +36,24 @@ pub type Afterwards = Box<dyn FnOnce() + Send>;
 
 /// Saves the state of one rank in the background.
 ///
-/// Every rank calls [`Saver::start`] after the same step. Then ranks tell each other by any means
-/// whether they are [ready](Saver::is_ready), and when all are, every rank calls
-/// [`Saver::advance`]; and so on until that returns how the save went.
+/// Every rank calls [`Saver::start`] after the same step. Then ranks exchange by any means whether
+/// they are [ready](Saver::is_ready), and when all are, every rank calls [`Saver::advance`]; and so
+/// on until that returns the report of the save.
 #[derive(Debug)]
 pub struct Saver {
     files: Arc<Files>,
-    /// How long a phase may take.
+    /// Longest duration of a phase.
     timeout: Duration,
     /// `None` while a save uses it.
     staging: Option<Staging>,
     in_flight: Option<InFlight>,
     /// The writer of an earlier save that has not ended in time. It has the staging memory.
     late: Option<LateWriter>,
-    /// What follows the last save.
+    /// Thread that runs after the last save.
     afterwards: Option<JoinHandle<()>>,
 }
 
-/// What the threads of all saves of a rank share.
+/// State that the threads of all saves of a rank share.
 #[derive(Debug, Clone)]
 struct Files {
     store: Arc<Store>,
@@ -63,7 +63,7 @@ struct Files {
     rank: usize,
 }
 
-/// A writer that storage keeps.
+/// Writer that is delayed by storage.
 #[derive(Debug)]
 struct LateWriter {
     thread: JoinHandle<WriterEnd>,
@@ -83,7 +83,7 @@ struct InFlight {
     job: Arc<Job>,
     snapshot: Snapshot,
     started: Instant,
-    /// When its phase must have ended.
+    /// Time at which its phase must have ended.
     deadline: Instant,
     phase: Phase,
 }
@@ -96,7 +96,7 @@ enum Phase {
     Publishing { publisher: Option<Result<JoinHandle<Result<Publication>>>>, written: AllWritten },
 }
 
-/// What this rank knows of a save that all ranks have written.
+/// State of a save that all ranks have written, as this rank knows it.
 #[derive(Debug)]
 struct AllWritten {
     bytes: u64,
@@ -104,7 +104,7 @@ struct AllWritten {
     writes: Vec<Duration>,
 }
 
-/// What a writer leaves.
+/// Final state of a writer.
 #[derive(Debug)]
 struct WriterEnd {
     staging: Staging,
@@ -112,7 +112,8 @@ struct WriterEnd {
 }
 
 impl Saver {
-    /// For a rank that saves these boxes each time. `timeout` limits each phase of a save.
+    /// Creates a saver for a rank that saves these boxes each time. `timeout` limits each phase of
+    /// a save.
     ///
     /// # Panics
     /// When a box lies outside its tensor.
@@ -188,8 +189,8 @@ impl Saver {
         self.files.store.at()
     }
 
-    /// Whether this rank can [advance](Self::advance): its part of the phase has ended, or is late,
-    /// or no save is in flight.
+    /// Returns whether this rank can [advance](Self::advance): its part of the phase has ended, or
+    /// is late, or no save is in flight.
     pub fn is_ready(&self) -> bool {
         self.in_flight.as_ref().is_none_or(|save| {
             let has_ended = match &save.phase {
@@ -202,8 +203,8 @@ impl Saver {
         })
     }
 
-    /// Ends a phase on all ranks, with one gather. Returns how the save went when it has ended.
-    /// Collective, for all ranks when all are [ready](Self::is_ready).
+    /// Ends a phase on all ranks, with one gather. Returns the report of the save when it has
+    /// ended. Collective, for all ranks when all are [ready](Self::is_ready).
     ///
     /// # Errors
     /// As [`Store::save`]. After [`Error::SaveFailed`] another save can be started.
@@ -237,7 +238,7 @@ impl Saver {
         advanced.inspect_err(|error| self.discard(error, &job))
     }
 
-    /// Waits until the save in flight has ended, if there is one, and returns how it went. While
+    /// Waits until the save in flight has ended, if there is one, and returns its report. While
     /// this rank waits for its own threads, `on_wait` is called again and again. Collective.
     ///
     /// # Errors
@@ -279,7 +280,7 @@ impl Saver {
         self.afterwards.take().map(JoinHandle::join);
     }
 
-    /// Lets what follows the last save go on without waiting for it.
+    /// Detaches the thread that runs after the last save.
     pub fn detach_afterwards(&mut self) {
         self.afterwards = None;
     }
@@ -294,7 +295,7 @@ impl Saver {
         self.staging.take().ok_or(error)
     }
 
-    /// What this rank's writer has done. A late one is left alone.
+    /// Takes the result of this rank's writer. A late one is left alone.
     fn writer_end(
         &mut self,
         writer: Result<JoinHandle<WriterEnd>>,
@@ -337,8 +338,8 @@ impl Saver {
         self.in_flight = Some(InFlight { job, snapshot, started, deadline, phase });
     }
 
-    /// What this rank's publisher has done. A late one may still commit: nothing of its save is
-    /// removed before it has ended.
+    /// Takes the result of this rank's publisher. A late one may still commit: nothing of its save
+    /// is removed before it has ended.
     fn publisher_end(
         &mut self,
         publisher: Option<Result<JoinHandle<Result<Publication>>>>,

@@ -1,4 +1,4 @@
-//! Copying the state of a rank while training goes on: nothing may change it until the copy ends.
+//! Copy of a rank's state while training continues: nothing may change it until the copy ends.
 
 use std::fmt::Debug;
 use std::io;
@@ -23,7 +23,7 @@ pub trait Frozen: Debug + Send {
 #[derive(Debug, Clone)]
 pub struct Snapshot(Arc<Progress>);
 
-/// How far a copy is, as its thread and others see it.
+/// Progress of a copy, shared by its thread and those that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     state: Mutex<CopyState>,
@@ -34,7 +34,7 @@ pub(super) struct Progress {
 struct CopyState {
     has_ended: bool,
     is_aborted: bool,
-    /// Why the copy ended early.
+    /// Reason why the copy ended early.
     failure: Option<io::Error>,
 }
 
@@ -70,7 +70,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether the copy has ended.
+    /// Returns whether the copy has ended.
     pub fn has_ended(&self) -> bool {
         self.0.lock().has_ended
     }
@@ -92,7 +92,7 @@ impl Snapshot {
         }
     }
 
-    /// Why the copy has failed, if it has.
+    /// Takes the error of the copy, if it has failed.
     pub(super) fn take_failure(&self) -> Option<io::Error> {
         self.0.lock().failure.take()
     }

@@ -1,5 +1,4 @@
-//! The ring of staging memory between the thread that copies a rank's state and the one that writes
-//! it.
+//! Ring of staging memory between the thread that copies a rank's state and the one that writes it.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,13 +10,13 @@ use super::bytes::ByteSource;
 use super::snapshot::{Frozen, Progress};
 use crate::error::{Error, Result};
 
-/// What [`Staging`] is for, in a memory plan.
+/// Name of [`Staging`] in a memory plan.
 pub const STAGING: &str = "checkpoint staging";
 
 /// Size of a piece: large enough for a disk, small enough that its digest finds it in a cache.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// How often a copier that waits for a free piece looks whether the snapshot was aborted.
+/// Interval at which a copier that waits for a free piece checks whether the snapshot was aborted.
 const ABORT_POLL: Duration = Duration::from_millis(5);
 
 /// Memory of a fixed size. Nothing is allocated by a save.
@@ -51,7 +50,7 @@ impl Staging {
         Self { free, returned, pieces }
     }
 
-    /// Both ends of the ring for one save.
+    /// Returns both ends of the ring for one save.
     pub(super) fn ring(&mut self) -> (Copier<'_>, Staged<'_>) {
         let (filled, received) = sync_channel(self.pieces);
         let copier = Copier { free: &mut self.free, filled, current: None };

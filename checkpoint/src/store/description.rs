@@ -1,4 +1,4 @@
-//! What a checkpoint is, for people: its manifest and indexes without digests.
+//! Description of a checkpoint for people: its manifest and indexes without digests.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::Store;
 use crate::error::Result;
 
-/// What the manifest of a checkpoint says.
+/// Content of a checkpoint's manifest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Description {
-    /// Its name.
+    /// Name of the checkpoint.
     pub checkpoint: String,
     /// Steps done.
     pub step: u64,
@@ -33,7 +33,7 @@ pub struct Description {
     pub state: Value,
 }
 
-/// What is in the files of a checkpoint that are here.
+/// Content of those files of a checkpoint that are here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Contents {
     /// Ranks whose files they are.
@@ -47,18 +47,18 @@ pub struct Contents {
 /// A file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileSize {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
-    /// Its size.
+    /// Size of the file.
     pub bytes: u64,
 }
 
 impl Store {
-    /// What the manifest of a committed checkpoint says.
+    /// Describes a committed checkpoint by its manifest.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint,
-    /// and what reading its manifest fails with.
+    /// and errors of reading its manifest.
     pub fn describe(&self, checkpoint: &str) -> Result<Description> {
         let manifest = self.manifest(&self.parse_name(checkpoint)?)?;
         Ok(Description {
@@ -75,10 +75,10 @@ impl Store {
         })
     }
 
-    /// What the indexes of a committed checkpoint say that are here.
+    /// Returns the content of those indexes of a committed checkpoint that are here.
     ///
     /// # Errors
-    /// As [`Store::describe`], and what reading an index fails with.
+    /// Those of [`Store::describe`], and errors of reading an index.
     pub fn contents(&self, checkpoint: &str) -> Result<Contents> {
         let name = self.parse_name(checkpoint)?;
         let manifest = self.manifest(&name)?;

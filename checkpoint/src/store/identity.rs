@@ -1,4 +1,4 @@
-//! `RUN.json`: which run a folder of checkpoints belongs to.
+//! `RUN.json`: the run that a folder of checkpoints belongs to.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::tier::Tier;
 
 pub(super) const FILE: &str = "RUN.json";
 
-/// What all checkpoints of one folder have in common.
+/// Properties that all checkpoints of one folder have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Version of the on-disk format.
@@ -25,7 +25,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity in the format that this version writes.
+    /// Creates an identity in the format that this version writes.
     pub fn new(run: &str, workload: &str) -> Self {
         Self { format: FORMAT, run: run.to_owned(), workload: workload.to_owned() }
     }

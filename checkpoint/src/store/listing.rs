@@ -1,4 +1,4 @@
-//! Which checkpoints a tier has, and in which state they are.
+//! Checkpoints of a tier, and their states.
 
 use super::{Identity, Store};
 use crate::error::Result;
@@ -10,14 +10,14 @@ use crate::tier::Tier;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// It has a valid manifest. Whether its data is intact, only [`Store::verify`] can tell.
+    /// It has a valid manifest. Only [`Store::verify`] can find out whether its data is intact.
     Committed {
         /// Ranks that wrote it.
         world: usize,
         /// Bytes of tensor data.
         bytes: u64,
     },
-    /// A save that was interrupted, or is in flight.
+    /// Its save was interrupted, or is in flight.
     Uncommitted,
     /// Its removal was interrupted.
     Deleted,
@@ -31,7 +31,7 @@ pub enum Status {
     Refused(String),
 }
 
-/// One checkpoint in a listing.
+/// Checkpoint in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Name of its folder, which [`Store::restore`] and [`Store::verify`] take.
@@ -40,13 +40,13 @@ pub struct Listed {
     pub step: u64,
     /// Attempt of the run that wrote it.
     pub attempt: u64,
-    /// What state it is in.
+    /// State of the checkpoint.
     pub status: Status,
 }
 
 impl Store {
-    /// Everything that is a checkpoint by name, newest first: later attempts before earlier ones,
-    /// then later steps before earlier ones. Foreign files are left out.
+    /// Lists all checkpoints by name, newest first: later attempts before earlier ones, then later
+    /// steps before earlier ones. Foreign files are left out.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) when the tier cannot be listed.
@@ -78,7 +78,7 @@ impl Store {
         }
     }
 
-    /// Whether a committed checkpoint of this name exists, damaged or not.
+    /// Returns whether a committed checkpoint of this name exists, damaged or not.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint.
@@ -86,7 +86,7 @@ impl Store {
         Ok(self.is_committed(&self.parse_name(checkpoint)?))
     }
 
-    /// Whether a restore has rejected the checkpoint of this name here.
+    /// Returns whether a restore has rejected the checkpoint of this name here.
     ///
     /// # Errors
     /// As [`Store::holds`].
@@ -99,7 +99,7 @@ impl Store {
         scan(self.tier())
     }
 
-    /// Whether a checkpoint was committed and its removal has not begun.
+    /// Returns whether a checkpoint was committed and its removal has not begun.
     pub(crate) fn is_committed(&self, name: &CheckpointName) -> bool {
         is_committed(self.tier(), name)
     }
@@ -121,7 +121,7 @@ impl Store {
     }
 }
 
-/// Whether a tier holds a checkpoint that was committed, damaged or not: one that
+/// Returns whether a tier holds a checkpoint that was committed, damaged or not: one that
 /// [`Store::resume`] restores or refuses, but does not ignore. Changes nothing. A folder that does
 /// not exist holds none.
 ///
@@ -147,8 +147,8 @@ fn is_committed(tier: &dyn Tier, name: &CheckpointName) -> bool {
     has_manifest(tier, name) && !has(tier, name, TOMBSTONE)
 }
 
-/// Whether a checkpoint has a manifest. If the tier cannot say, it counts as one: it is then read,
-/// and what is wrong with it reported.
+/// Returns whether a checkpoint has a manifest. If the tier cannot answer, it counts as present: it
+/// is then read, and the failure is reported.
 fn has_manifest(tier: &dyn Tier, name: &CheckpointName) -> bool {
     tier.exists(&name.key(MANIFEST)).unwrap_or(true)
 }

@@ -11,7 +11,7 @@ use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
 use crate::tier::Scope;
 
-/// A manifest or an index that was read and checked.
+/// Manifest or index that was read and checked.
 pub(crate) struct Checked<T> {
     pub(crate) text: String,
     pub(crate) value: T,
@@ -37,7 +37,7 @@ impl Store {
         })
     }
 
-    /// A manifest's text, checked: digest, format, run, and every field that a reader relies on.
+    /// Parses and checks a manifest: digest, format, run, and every field that a reader relies on.
     pub(crate) fn parse_manifest(&self, name: &CheckpointName, bytes: &[u8]) -> Result<Manifest> {
         let path = self.tier().path(&name.key(MANIFEST));
         let (manifest, _): (Manifest, _) = unseal(&path, bytes)?;
@@ -46,9 +46,9 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Gives the manifest another name, durably, which says what became of the checkpoint. No tier
-    /// but a file system can rename: a crash in between leaves both files. Ranks of a node may do
-    /// it at once; one that comes too late gets an [absence](Error::is_absence).
+    /// Renames the manifest, durably, to a name that marks the state of the checkpoint. No tier but
+    /// a file system can rename: a crash in between leaves both files. Ranks of a node may do it at
+    /// once; a late one gets an [absence](Error::is_absence).
     pub(crate) fn rename_manifest(
         &self,
         name: &CheckpointName,
@@ -65,7 +65,7 @@ impl Store {
             Ok(manifest) => manifest.text.into_bytes(),
             Err(_) => self.read_damaged(&name.key(from))?,
         };
-        // Whatever another one has written under that name says the same.
+        // Another process writes the same bytes under that name.
         self.tier().publish(&name.key(to), &bytes, &mut || {})?;
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Store {
         })
     }
 
-    /// An index's text, checked: that it is the one the manifest names, and every field that a
+    /// Parses and checks an index: that it is the one the manifest names, and every field that a
     /// reader relies on.
     pub(crate) fn parse_index(
         &self,
@@ -153,7 +153,7 @@ impl Store {
         Ok(ranks.filter(is_here).collect())
     }
 
-    /// A file as text; a file that is not UTF-8 is damaged.
+    /// Reads a file as text; a file that is not UTF-8 is damaged.
     pub(crate) fn read_text(&self, key: &str, bytes_max: u64) -> Result<String> {
         String::from_utf8(self.tier().read(key, bytes_max)?).map_err(|error| {
             let at = error.utf8_error().valid_up_to() as u64;

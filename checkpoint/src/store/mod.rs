@@ -1,4 +1,4 @@
-//! The checkpoints of one run on one tier.
+//! Checkpoints of one run on one tier.
 
 mod description;
 mod identity;
@@ -32,9 +32,9 @@ pub struct Options {
     pub file_bytes_max: u64,
     /// Ranks that share one `dNN` folder: 64 by default.
     pub ranks_per_folder: usize,
-    /// How long after its start a restore waits for files that a manifest names and that do not
-    /// exist, all of them together: another machine's view of a shared file system may lag behind
-    /// the commit. 5 seconds by default.
+    /// Time after its start for which a restore waits for files that a manifest names and that do
+    /// not exist, all of them together: another machine's view of a shared file system may lag
+    /// behind the commit. 5 seconds by default.
     pub visibility_timeout: Duration,
     /// Bytes of all ranks that one round carries when ranks send each other what only they can
     /// read: 64 MiB by default.
@@ -65,7 +65,7 @@ pub struct Store {
     pub(crate) begun: Mutex<Vec<CheckpointName>>,
     /// Checkpoints that retention leaves alone, once for each [`Held`](crate::retention::Held).
     pub(crate) held: Mutex<Vec<CheckpointName>>,
-    /// What a save of this process reads or writes, for the error of one that hangs.
+    /// Path that a save of this process reads or writes, for the error of one that hangs.
     at: Mutex<Option<PathBuf>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
@@ -86,8 +86,8 @@ impl Store {
         Ok(Self::new(tier, identity.clone()))
     }
 
-    /// A tier that is only read: neither creates its `RUN.json` nor checks it, which every manifest
-    /// that a restore reads is.
+    /// Opens a tier only to read it: neither creates its `RUN.json` nor checks it, which every
+    /// manifest that a restore reads is.
     #[must_use]
     pub fn without_saves(tier: Arc<dyn Tier>, identity: &Identity) -> Self {
         Self::new(tier, identity.clone())
@@ -129,7 +129,7 @@ impl Store {
         }
     }
 
-    /// The same store with other options.
+    /// Sets other options.
     ///
     /// # Panics
     /// When one of the sizes is 0, or chunks are larger than a reader accepts (1 GiB).
@@ -142,7 +142,7 @@ impl Store {
         self
     }
 
-    /// The same store on a tier of this scope; [`Scope::Shared`] unless this is called.
+    /// Sets the scope of the tier; [`Scope::Shared`] unless this is called.
     ///
     /// With [`Scope::Node`] every rank commits, fences and removes on its own node, where only the
     /// files of the node's ranks are. So "committed" there is said of this node's part; whether all
@@ -157,7 +157,7 @@ impl Store {
         self.scope
     }
 
-    /// Whether this rank commits here, and removes what is left: rank 0, or each on its own node.
+    /// Returns whether this rank commits and cleans up here: rank 0, or each on its own node.
     pub(crate) fn is_committed_by(&self, rank: usize) -> bool {
         rank == 0 || self.scope == Scope::Node
     }
@@ -166,7 +166,7 @@ impl Store {
         &*self.tier
     }
 
-    /// Where all checkpoints are, for messages.
+    /// Returns the folder of all checkpoints, for messages.
     pub(crate) fn root(&self) -> PathBuf {
         self.tier.path("")
     }
@@ -176,7 +176,7 @@ impl Store {
         *self.lock_at() = key.map(|key| self.tier.path(key));
     }
 
-    /// What a save reads or writes.
+    /// Returns the path that a save reads or writes.
     pub(crate) fn at(&self) -> Option<PathBuf> {
         self.lock_at().clone()
     }
@@ -193,7 +193,7 @@ impl Store {
         &self.options
     }
 
-    /// Until when an operation that starts now waits for files that are not visible yet.
+    /// Returns the deadline up to which an operation that starts now waits for invisible files.
     pub(crate) fn visible_until(&self) -> Instant {
         Instant::now() + self.options.visibility_timeout
     }

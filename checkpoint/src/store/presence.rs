@@ -1,4 +1,4 @@
-//! How much of a checkpoint a tier has, by names of files alone.
+//! Presence of a checkpoint on a tier, by names of files alone.
 
 use std::time::SystemTime;
 
@@ -6,24 +6,24 @@ use super::Store;
 use crate::error::Result;
 use crate::format::manifest::MANIFEST;
 
-/// What a tier has of a committed checkpoint.
+/// Presence of a committed checkpoint on a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Presence {
-    /// Of how many of the ranks that saved it there are files: of all, or on a tier of node scope
-    /// of those of this node.
+    /// Number of ranks that saved it and have files here: all, or on a tier of node scope those of
+    /// this node.
     pub ranks: usize,
-    /// When it was committed here, by the tier's clock.
+    /// Time at which it was committed here, by the tier's clock.
     pub committed: SystemTime,
-    /// Whether retention leaves it.
+    /// Set if it is pinned, so that retention leaves it.
     pub is_pinned: bool,
 }
 
 impl Store {
-    /// What is here of a committed checkpoint.
+    /// Returns the presence of a committed checkpoint here.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint,
-    /// and what reading its manifest fails with.
+    /// and errors of reading its manifest.
     pub fn presence(&self, checkpoint: &str) -> Result<Presence> {
         let name = self.parse_name(checkpoint)?;
         let manifest = self.manifest(&name)?;

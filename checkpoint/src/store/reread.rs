@@ -1,7 +1,7 @@
-//! Reading again what arrived damaged.
+//! Repeated reads of data that arrived damaged.
 //!
 //! A bit may flip in memory, in a cache or on the network, and a server may send too few bytes or
-//! those of another range. What is damaged where it is kept stays so.
+//! those of another range. Data that is damaged in storage stays so.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ const WARNINGS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct ReadWarnings {
     texts: Vec<String>,
-    /// Those without a text.
+    /// Number of further reads, without a text.
     more: usize,
 }
 

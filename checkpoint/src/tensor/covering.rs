@@ -1,4 +1,4 @@
-//! The boxes that cover a range of a tensor's elements, which may start and end within a row.
+//! Boxes that cover a range of a tensor's elements, which may start and end within a row.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ impl TensorBox {
     }
 }
 
-/// The largest box that begins with an element and has at most `len`, contiguous ones.
+/// Returns the largest box that begins with an element and has at most `len`, contiguous ones.
 fn largest_from(mut tensor: TensorBox, start: usize, len: usize) -> TensorBox {
     let mut inner: usize = tensor.elements(); // elements of one index of the dimension
     let mut rest = start;

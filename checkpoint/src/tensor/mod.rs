@@ -1,4 +1,4 @@
-//! Boxes of named tensors, and the bytes that fill them: what a caller saves and restores.
+//! Boxes of named tensors, and the bytes that fill them: the data that a caller saves and restores.
 
 mod covering;
 mod region;
@@ -99,14 +99,14 @@ impl TensorBox {
         assert_eq!(bytes, self.size_bytes(), "{}: bytes of the box and of its data", self.name);
     }
 
-    /// Whether the box lies inside of its tensor.
+    /// Returns whether the box lies inside of its tensor.
     fn is_inside(&self) -> bool {
         let ends = self.offset.iter().zip(&self.extent).map(|(at, extent)| at.checked_add(*extent));
         ends.zip(&self.shape).all(|(end, &size)| end.is_some_and(|end| end <= size))
     }
 
-    /// Whether dimensions and sizes agree, and none of them exceeds what can be counted: of a box
-    /// that was read from a file.
+    /// Returns whether dimensions and sizes of a box from a file agree, and none of them exceeds
+    /// what can be counted.
     pub(crate) fn is_well_formed(&self) -> bool {
         let dimensions = self.shape.len();
         let bytes = |sizes: &[usize]| {
@@ -131,17 +131,17 @@ impl fmt::Display for TensorBox {
 /// A box to write.
 #[derive(Clone)]
 pub struct Part<'a> {
-    /// Which box.
+    /// Box of the data.
     pub tensor: TensorBox,
-    /// Its elements, little endian, row-major: [`TensorBox::size_bytes`] bytes.
+    /// Elements of the box, little endian, row-major: [`TensorBox::size_bytes`] bytes.
     pub data: &'a [u8],
 }
 
 /// A box to fill.
 pub struct PartMut<'a> {
-    /// Which box.
+    /// Box of the data.
     pub tensor: TensorBox,
-    /// Where its elements go: [`TensorBox::size_bytes`] bytes.
+    /// Buffer for its elements: [`TensorBox::size_bytes`] bytes.
     pub data: &'a mut [u8],
 }
 

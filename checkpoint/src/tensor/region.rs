@@ -1,4 +1,4 @@
-//! Arithmetic of boxes: intersection, difference, and what is contiguous in two boxes.
+//! Arithmetic of boxes: intersection, difference, and ranges that are contiguous in two boxes.
 
 /// A box without a name: `offset[d] .. offset[d] + extent[d]` in each dimension d.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,11 +10,11 @@ pub(crate) struct Region {
 /// Elements that are contiguous in both of two boxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ContiguousRun {
-    /// Where they start in the first box, in elements.
+    /// Start in the first box, in elements.
     pub(crate) source: usize,
-    /// Where they start in the second box, in elements.
+    /// Start in the second box, in elements.
     pub(crate) target: usize,
-    /// How many there are.
+    /// Number of elements.
     pub(crate) elements: usize,
 }
 
@@ -39,7 +39,8 @@ impl Region {
         Some(Self { offset, extent })
     }
 
-    /// What is left without `hole`, which lies inside: at most two boxes per dimension.
+    /// Returns the boxes that are left without `hole`, which lies inside: at most two per
+    /// dimension.
     pub(crate) fn subtract(&self, hole: &Self) -> Vec<Self> {
         let mut rest = Vec::new();
         let mut core = self.clone();
@@ -88,8 +89,9 @@ impl Region {
         runs
     }
 
-    /// How many outer dimensions must be iterated over: all inside of them is contiguous in both
-    /// boxes. Only the outermost of the inner dimensions may be a part of that of a box.
+    /// Returns the number of outer dimensions that must be iterated over: all inside of them is
+    /// contiguous in both boxes. Only the outermost of the inner dimensions may be a part of that
+    /// of a box.
     fn outer_dimensions(&self, source: &Self, target: &Self) -> usize {
         let is_whole = |&dimension: &usize| {
             let extent = self.extent[dimension];

@@ -1,4 +1,4 @@
-//! What every tier promises, as functions that check it over `&dyn Tier`.
+//! Contract of every tier, as functions that check its promises over `&dyn Tier`.
 //!
 //! Each case has a folder of its own and removes it. A broken promise is a panic that names it.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use super::{Entry, Tier};
 use record::files::{IoError, Published};
 
-/// More than any file here has.
+/// Size limit that no file here exceeds.
 const READ_BYTES_MAX: u64 = 1 << 30;
 
 /// The whole suite, on a tier that is empty, and is so again afterwards. `buffer_bytes` is how much
@@ -53,8 +53,8 @@ pub fn what_does_not_exist_is_not_found(tier: &dyn Tier) {
     }
 }
 
-/// Every way of writing, in folders that do not exist before, with sizes around those of blocks and
-/// buffers and in pieces that do not fit into them.
+/// Checks every way of writing, in folders that do not exist before, with sizes around those of
+/// blocks and buffers and in pieces that do not fit into them.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -83,7 +83,8 @@ pub fn files_of_all_sizes_come_back(tier: &dyn Tier, buffer_bytes: usize) {
     clear(tier, "sizes");
 }
 
-/// Before it is finished no reader finds it, and dropped it leaves neither file nor entry.
+/// Checks that no reader finds an unfinished upload, and that a dropped one leaves neither file nor
+/// entry.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -107,7 +108,7 @@ pub fn an_unfinished_upload_is_invisible_and_leaves_nothing(tier: &dyn Tier, buf
     clear(tier, "unfinished");
 }
 
-/// While a file is replaced, each reader gets all of one version.
+/// Checks that while a file is replaced, each reader gets all of one version.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -149,7 +150,7 @@ pub fn publish_never_replaces(tier: &dyn Tier) {
     clear(tier, "published");
 }
 
-/// Of several that publish at once one succeeds, and the file is its own.
+/// Checks that of several publishers at once one succeeds, and the file is its own.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -170,7 +171,7 @@ pub fn a_key_has_one_publisher(tier: &dyn Tier) {
     clear(tier, "competed");
 }
 
-/// Any range of a file, and an error behind its end.
+/// Checks reads of any range of a file, and the error behind its end.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -214,7 +215,8 @@ pub fn a_file_that_is_too_large_is_refused(tier: &dyn Tier) {
     clear(tier, "limited");
 }
 
-/// Files and folders of exactly one level, also where names are the beginning of others.
+/// Checks listings of files and folders of exactly one level, also where a name is the prefix of
+/// another.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -231,7 +233,7 @@ pub fn listings_are_sorted_and_of_one_level(tier: &dyn Tier) {
     clear(tier, "listed");
 }
 
-/// Nothing else is removed, and doing it again is fine.
+/// Checks that nothing else is removed, and that removing it again succeeds.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -249,7 +251,7 @@ pub fn delete_removes_one_file(tier: &dyn Tier) {
     clear(tier, "deleted");
 }
 
-/// All levels of it, and nothing of folders whose names begin like it.
+/// Checks that all levels of it are removed, and nothing of folders whose names begin like it.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -266,7 +268,7 @@ pub fn delete_folder_removes_one_folder(tier: &dyn Tier) {
     clear(tier, "folders");
 }
 
-/// Whoever finds the marker gone finds the rest gone.
+/// Checks that whoever finds the marker gone finds the rest gone.
 ///
 /// # Panics
 /// When a promise is broken.

@@ -1,4 +1,4 @@
-//! A tier that is a folder of a file system: of this node, or shared by all.
+//! Tier that is a folder of a file system: of this node, or shared by all.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -27,7 +27,7 @@ impl LocalTier {
         Self { root: root.into(), mode: Mode::Run }
     }
 
-    /// The same tier with another mode of new files and folders than those of a run have.
+    /// Sets a mode of new files and folders other than that of a run's files.
     #[must_use]
     pub fn with_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
@@ -81,7 +81,7 @@ impl Tier for LocalTier {
         replace_with(&self.path_to_write(key)?, bytes, self.mode)
     }
 
-    /// All folders above the file are durable, too, whichever process has created them.
+    /// Also makes all folders above the file durable, whichever process has created them.
     fn publish(
         &self,
         key: &str,

@@ -18,34 +18,34 @@ use record::files::{IoError, Published};
 pub use local::LocalTier;
 pub use object::ObjectTier;
 
-/// Who sees the files of a tier.
+/// Visibility of the files of a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Each node its own files only, as on a local disk.
+    /// Each node sees its own files only, as on a local disk.
     Node,
-    /// All ranks the same files, as on a shared file system or in an object store.
+    /// All ranks see the same files, as on a shared file system or in an object store.
     Shared,
 }
 
-/// One entry of a folder.
+/// Entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// Name within its folder.
     pub name: String,
-    /// Whether it is a folder. On an object store, a prefix of keys.
+    /// Set for a folder; on an object store, for a prefix of keys.
     pub is_folder: bool,
 }
 
-/// A place that keeps checkpoints. Errors name the file or the URL, and have the kind
+/// Place that keeps checkpoints. Errors name the file or the URL, and have the kind
 /// [`NotFound`](std::io::ErrorKind::NotFound) where there is nothing of that key.
 ///
 /// Several processes may use the same tier at once.
 pub trait Tier: Debug + Send + Sync {
-    /// Where a key is, for messages: a path or a URL.
+    /// Returns the path or URL of a key, for messages.
     fn path(&self, key: &str) -> PathBuf;
 
-    /// All bytes of a file of at most `bytes_max`.
+    /// Returns all bytes of a file of at most `bytes_max`.
     ///
     /// # Errors
     /// When it does not exist or cannot be read; with the kind
@@ -63,10 +63,10 @@ pub trait Tier: Debug + Send + Sync {
     /// the medium. For bytes that arrived damaged.
     fn drop_cache(&self, _key: &str) {}
 
-    /// Whether a file exists.
+    /// Returns whether a file exists.
     ///
     /// # Errors
-    /// When the tier cannot tell.
+    /// When the tier cannot answer.
     fn exists(&self, key: &str) -> Result<bool, IoError>;
 
     /// Creates a file or replaces it. A file has one writer at a time.
@@ -76,12 +76,12 @@ pub trait Tier: Debug + Send + Sync {
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), IoError>;
 
     /// Creates a file that must not exist. Processes that compete for a key write different bytes:
-    /// the same bytes are taken for an earlier call of which the answer was lost. `midway` is
-    /// called when a crash would leave an unpublished part of the file, where that is possible.
+    /// the same bytes are taken for an earlier call whose answer was lost. `midway` is called when
+    /// a crash would leave an unpublished part of the file, where that is possible.
     ///
     /// # Errors
     /// The file may exist all the same, if only the answer was lost. Calling again with the same
-    /// bytes tells.
+    /// bytes resolves that.
     fn publish(
         &self,
         key: &str,
@@ -96,8 +96,8 @@ pub trait Tier: Debug + Send + Sync {
     /// When it cannot be started.
     fn create(&self, key: &str) -> Result<Box<dyn Upload>, IoError>;
 
-    /// What a folder contains, sorted; the empty key is the tier itself. A folder that does not
-    /// exist is empty.
+    /// Lists the entries of a folder, sorted; the empty key is the tier itself. A folder that does
+    /// not exist is empty.
     ///
     /// # Errors
     /// When the tier cannot be listed.
@@ -110,8 +110,8 @@ pub trait Tier: Debug + Send + Sync {
     fn delete(&self, key: &str) -> Result<(), IoError>;
 
     /// Removes a folder and everything in it, the file named `last` at the end and only when the
-    /// rest is durably gone: while anything is left, that file says what the folder is. A folder
-    /// that does not exist is fine.
+    /// rest is durably gone: while anything is left, that file marks the state of the folder. A
+    /// folder that does not exist is ignored.
     ///
     /// # Errors
     /// When something cannot be removed; it may be called again.
@@ -137,12 +137,12 @@ pub trait Tier: Debug + Send + Sync {
     }
 }
 
-/// A file that is read in ranges.
+/// File that is read in ranges.
 pub trait Reader: Debug + Send + Sync {
     /// Size of the file.
     fn size_bytes(&self) -> u64;
 
-    /// When it was written, by the clock of whatever keeps it.
+    /// Returns the time at which it was written, by the clock of whatever keeps it.
     fn modified(&self) -> SystemTime;
 
     /// Fills a buffer from an offset.
@@ -152,7 +152,7 @@ pub trait Reader: Debug + Send + Sync {
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), IoError>;
 }
 
-/// A file that is being written. Dropped before it is finished, it leaves nothing.
+/// File that is being written. Dropped before it is finished, it leaves nothing.
 pub trait Upload: Debug + Send {
     /// Appends bytes.
     ///

@@ -1,4 +1,4 @@
-//! A tier that is a prefix of an object store.
+//! Tier that is a prefix of an object store.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use record::files::{IoError, Published};
 
 /// Largest range of one request.
 const RANGE_BYTES_MAX: usize = 32 << 20;
-/// How often a file is published again while the store neither has it nor says why not.
+/// Number of times a file is published while the store neither has it nor gives a reason.
 const PUBLISH_ATTEMPTS: usize = 3;
 
 /// A prefix of an object store. The store must honour `If-None-Match`, as
@@ -32,7 +32,7 @@ impl ObjectTier {
         Self { remote, part_bytes: Self::PART_BYTES }
     }
 
-    /// The same tier with parts of another size, of 5 MiB or more: S3 refuses smaller ones.
+    /// Sets another size of parts, of 5 MiB or more: S3 refuses smaller ones.
     #[must_use]
     pub fn with_part_bytes(self, part_bytes: usize) -> Self {
         Self { part_bytes, ..self }
@@ -150,7 +150,7 @@ struct ObjectReader {
     key: String,
     size_bytes: u64,
     modified: SystemTime,
-    /// All ranges are of the same object, even if it is replaced in between.
+    /// Etag of the object: all ranges are of the same one, even if it is replaced in between.
     etag: Option<String>,
 }
 
@@ -178,7 +178,7 @@ impl Reader for ObjectReader {
     }
 }
 
-/// One request for a file that fits into a part, otherwise an upload in parts.
+/// Upload with one request for a file that fits into a part, otherwise in parts.
 #[derive(Debug)]
 struct ObjectUpload {
     remote: Remote,
@@ -186,7 +186,7 @@ struct ObjectUpload {
     part_bytes: usize,
     /// The next part, as far as it is written.
     buffer: Vec<u8>,
-    /// From the first part on, until it is completed.
+    /// Upload in parts, from the first part until it is completed.
     multipart: Option<Multipart>,
     /// Ids of the parts.
     parts: Vec<String>,
@@ -207,8 +207,8 @@ impl ObjectUpload {
         Ok(())
     }
 
-    /// An answer that was lost looks like a failure, and like an upload that does not exist when
-    /// the client tries again: the object tells.
+    /// Completes the upload. A lost answer looks like a failure, and like an upload that does not
+    /// exist when the client tries again: the object decides.
     fn complete(&self, multipart: &Multipart) -> Result<(), IoError> {
         self.remote.complete_multipart(multipart, &self.parts).or_else(|error| {
             match self.remote.stat(&self.key) {

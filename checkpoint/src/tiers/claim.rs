@@ -1,8 +1,8 @@
-//! Claiming an attempt's number on all tiers of a run.
+//! Claim of an attempt's number on all tiers of a run.
 //!
 //! The farthest tier that all ranks share decides between jobs that start at once: there the claim
-//! is exclusive. The others get the same claim, so that an earlier attempt is fenced wherever it
-//! saves.
+//! is exclusive. The other tiers get the same claim, so that an earlier attempt is fenced wherever
+//! it saves.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,7 +50,7 @@ struct Claiming<'a> {
     views: &'a [View<'a>],
     peers: &'a dyn Peers,
     unusable: Vec<Unusable>,
-    /// This rank's first error.
+    /// First error of this rank.
     own: Option<Error>,
 }
 
@@ -59,7 +59,8 @@ impl Claiming<'_> {
         self.unusable.iter().all(|unusable| unusable.tier != self.views[tier].name)
     }
 
-    /// Where the claim is exclusive: the farthest shared tier, or rank 0's own nearest one.
+    /// Returns the tier where the claim is exclusive: the farthest shared one, or rank 0's nearest
+    /// one.
     fn arbiter(&self) -> usize {
         let usable = || (0..self.views.len()).filter(|&tier| self.is_usable(tier));
         let is_shared = |&tier: &usize| self.views[tier].store.scope() == Scope::Shared;
@@ -67,8 +68,8 @@ impl Claiming<'_> {
         usable().rfind(is_shared).or_else(nearest).expect("otherwise it was an error")
     }
 
-    /// What `act` returns on all ranks, for each usable tier that the rank sees. A tier on which it
-    /// fails on any rank is no longer usable. Collective.
+    /// Calls `act` on each usable tier that the rank sees, and returns the results of all ranks. A
+    /// tier on which it fails on any rank is no longer usable. Collective.
     fn on_each_tier<T: Serialize + DeserializeOwned>(
         &mut self,
         act: impl Fn(usize, &Store) -> Result<T>,

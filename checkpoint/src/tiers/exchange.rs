@@ -25,21 +25,21 @@ const HAS_FAILED: u8 = 1;
 pub(super) struct Exchange<'a> {
     pub(super) trial: &'a Trial<'a>,
     pub(super) checkpoint: &'a OpenCheckpoint<'a>,
-    /// What this rank takes from what is sent.
+    /// Copies that this rank makes from what is sent.
     pub(super) copies: &'a Copies,
 }
 
-/// One chunk that is sent.
+/// Chunk that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ChunkId {
     shard: ShardId,
     chunk: u64,
 }
 
-/// What one rank sends, as all ranks know it.
+/// Chunks that one rank sends, as all ranks know them.
 struct Stream {
     source: Source,
-    /// Those that are left, the next one last.
+    /// Chunks that are left, the next one last.
     chunks: Vec<ChunkId>,
     /// Bytes of the next one that have been sent.
     sent: u64,
@@ -85,7 +85,7 @@ impl Exchange<'_> {
         Ok(failures)
     }
 
-    /// What each rank sends: every chunk that anybody wants, once.
+    /// Returns the stream of each sender: every chunk that any rank wants, once.
     fn streams(&self, wanted: &[Vec<Wanted>]) -> BTreeMap<usize, Stream> {
         let mut chunks = BTreeSet::new();
         for Wanted { shard, chunks: ranges } in wanted.iter().flatten() {
@@ -163,11 +163,11 @@ impl Exchange<'_> {
     }
 }
 
-/// What this rank sends.
+/// Chunks that this rank sends.
 struct Outgoing<'a> {
     exchange: &'a Exchange<'a>,
     source: Source,
-    /// Those that are left, the next one last.
+    /// Chunks that are left, the next one last.
     chunks: Vec<ChunkId>,
     open: Option<(ShardId, ShardReader<'a>)>,
     /// A verified chunk, and how much of it has been sent.

@@ -1,10 +1,10 @@
 //! Several tiers of one run: attempts are claimed on all of them, and a restore takes each file
 //! from the nearest copy that is intact.
 //!
-//! What exists where is found anew at each start: every rank lists what it sees, one gather tells
-//! all of it to all, and [`plan`] decides without any input or output, so on all ranks alike. A
-//! restore of one checkpoint is then a few gathers more. A copy that turns out to be damaged or
-//! unreadable is out for this checkpoint, and the next one is taken.
+//! The copies are found anew at each start: every rank lists what it sees, one gather sends all of
+//! it to all, and [`plan`] decides without any input or output, so on all ranks alike. A restore of
+//! one checkpoint is then a few gathers more. A copy that turns out to be damaged or unreadable is
+//! out for this checkpoint, and the next one is taken.
 
 mod claim;
 mod exchange;
@@ -32,9 +32,9 @@ pub use restore::{Restored, SourceBytes};
 /// A tier among those of a run.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// Its name in the configuration, as in `nvme`.
+    /// Name of the tier in the configuration, as in `nvme`.
     pub name: String,
-    /// Who sees its files.
+    /// Visibility of its files.
     pub scope: Scope,
     /// The run's checkpoints on it.
     pub store: Arc<Store>,
@@ -47,14 +47,14 @@ pub struct Tiers {
     unusable: Mutex<Vec<Unusable>>,
 }
 
-/// A tier that a rank cannot save on.
+/// Tier that a rank cannot save on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unusable {
     /// Name of the tier.
     pub tier: String,
     /// The rank.
     pub rank: usize,
-    /// Its error, as text.
+    /// Error of the rank, as text.
     pub reason: String,
     /// Checkpoints that this rank restores from there.
     pub reads: Reads,
@@ -63,12 +63,12 @@ pub struct Unusable {
 /// Checkpoints that a rank restores from a tier that it cannot save on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reads {
-    /// All that is there, as only writes are refused; nothing, if reads are refused as well.
+    /// All checkpoints are read, as only writes are refused; none, if reads are refused as well.
     All,
-    /// Nothing now. It may work again, so no older checkpoint is taken in place of one that may be
-    /// there.
+    /// Nothing is read now. The tier may work again, so no older checkpoint is taken in place of
+    /// one that may be there.
     MayPass,
-    /// Nothing, as if nothing were there.
+    /// Nothing is read, as if nothing were there.
     Nothing,
 }
 
@@ -97,7 +97,7 @@ impl Tiers {
         &self.members
     }
 
-    /// The same, where ranks cannot save on some of the tiers. The same on all ranks.
+    /// Sets the tiers that ranks cannot save on. The same on all ranks.
     #[must_use]
     pub fn with_unusable(self, unusable: Vec<Unusable>) -> Self {
         Self { unusable: Mutex::new(unusable), ..self }
@@ -116,14 +116,13 @@ impl Tiers {
     /// started too. A tier that fails is left out, unless none remains: see [`Tiers::unusable`].
     ///
     /// Collective. Call it once per attempt, before [`Tiers::resume`], so that no earlier attempt
-    /// can save something newer than what is resumed; and save with what it returned as
+    /// can save something newer than the resumed checkpoint; and save with the returned claim as
     /// [`Save::claim`](crate::Save::claim).
     ///
     /// # Errors
-    /// When no tier is usable: on a rank with a failure of its own that one, as
-    /// [`Error::Io`] naming the file, elsewhere
-    /// [`Error::OtherRanksFailed`].
-    /// [`Error::Peers`] when a rank is lost.
+    /// When no tier is usable: on a rank with a failure of its own that one, as [`Error::Io`]
+    /// naming the file, elsewhere [`Error::OtherRanksFailed`]. [`Error::Peers`] when a rank is
+    /// lost.
     pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
         let claimed = claim::claim(&self.views(None), self.unusable(), at_least, peers)?;
         *self.lock_unusable() = claimed.unusable;
@@ -153,7 +152,7 @@ impl Tiers {
         resume::resume(&self.views(Some(peers.rank())), parts, peers)
     }
 
-    /// What operations work on, with what `rank` could not use before.
+    /// Returns the tiers that operations use, with those that `rank` could not use before.
     fn views(&self, rank: Option<usize>) -> Vec<View<'_>> {
         let unusable = self.lock_unusable();
         let own = |name: &str| {
@@ -176,12 +175,12 @@ impl Tiers {
 struct View<'a> {
     name: String,
     store: &'a Store,
-    /// Why this rank cannot save on it.
+    /// Reason why this rank cannot save on it.
     unusable: Option<Unusable>,
 }
 
 impl View<'_> {
-    /// Whether a rank lists and changes this tier: on a shared one rank 0 does it for all.
+    /// Returns whether a rank lists and changes this tier: on a shared one rank 0 does it for all.
     fn is_seen_by(&self, rank: usize) -> bool {
         self.store.is_committed_by(rank)
     }

@@ -1,4 +1,4 @@
-//! From where to restore what: a function of what all ranks see, without any input or output.
+//! Plan of a restore: a function of what all ranks see, without any input or output.
 //!
 //! Its work is proportional to the copies that are seen, so that it can be simulated for worlds of
 //! any size.
@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 use crate::format::name::CheckpointName;
 use crate::tier::Scope;
 
-/// What one rank sees on one tier.
+/// View of one rank of one tier.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sight {
     /// Number of the tier, the nearest first.
     pub tier: usize,
     /// Copies of checkpoints, whole ones or parts.
     pub copies: Vec<SeenCopy>,
-    /// Where nothing is committed: a checkpoint that an earlier restore rejected.
+    /// Checkpoint that an earlier restore rejected, where nothing is committed.
     pub rejected: Option<String>,
-    /// Why the tier could not be listed.
+    /// Reason why the tier could not be listed.
     pub flaw: Option<Flaw>,
-    /// Why it could not be listed although it refused writes before: as if nothing were there.
+    /// Reason why a tier that refused writes could not be listed: it counts as empty.
     pub refused: Option<String>,
 }
 
-/// A copy of a checkpoint that is committed where it was seen.
+/// Copy of a checkpoint that is committed where it was seen.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SeenCopy {
     /// Name of the checkpoint.
     pub checkpoint: String,
-    /// What is there.
+    /// Result of reading the copy.
     pub found: Found,
 }
 
-/// What a rank found of a copy.
+/// State of a copy that a rank found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Found {
     /// A valid manifest and files.
@@ -50,20 +50,20 @@ pub enum Found {
     },
     /// A manifest of another run, workload or format.
     Refused,
-    /// A manifest that is damaged or cannot be read.
+    /// Its manifest is damaged or cannot be read.
     Flawed(Flaw),
 }
 
-/// Why something is not usable.
+/// Reason why something is not usable.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Flaw {
     /// The error, as text.
     pub reason: String,
-    /// Whether trying again may help.
+    /// Set if trying again may help.
     pub may_pass: bool,
 }
 
-/// A place that holds copies.
+/// Place that holds copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Source {
     /// Number of the tier.
@@ -84,35 +84,35 @@ impl Source {
     }
 }
 
-/// What could be restored.
+/// Checkpoints that could be restored.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Newest first.
     pub candidates: Vec<Candidate>,
 }
 
-/// A checkpoint that is committed somewhere.
+/// Checkpoint that is committed somewhere.
 #[derive(Debug, Default)]
 pub struct Candidate {
-    /// Its name.
+    /// Name of the checkpoint.
     pub checkpoint: String,
-    /// One, unless manifests of the same name differ.
+    /// Versions: one, unless manifests of the same name differ.
     pub versions: Vec<Version>,
     /// Copies whose manifests are not usable.
     pub flawed: Vec<(Source, Flaw)>,
     /// A copy of another run, workload or format.
     pub refused: Option<Source>,
-    /// All places that have something of it.
+    /// Places that have something of it.
     pub holders: Vec<Source>,
 }
 
-/// All copies with the same manifest.
+/// Copies with the same manifest.
 #[derive(Debug)]
 pub struct Version {
     digest: String,
-    /// Who has the manifest.
+    /// Source of the manifest.
     pub manifest: Source,
-    /// For each saved rank who has its files, the nearest first.
+    /// Sources of the files of each saved rank, the nearest first.
     sources: Vec<Vec<Source>>,
 }
 
@@ -175,11 +175,11 @@ impl Version {
         (0..self.world()).filter(is_missing).collect()
     }
 
-    /// From where a rank takes the files of a saved rank: its own node, a shared tier, or else
-    /// another rank's node.
+    /// Returns the source from which a rank takes the files of a saved rank: its own node, a shared
+    /// tier, or else another rank's node.
     ///
     /// # Panics
-    /// When nobody has them.
+    /// When no source has them.
     pub fn source(&self, saved: usize, reader: usize) -> Source {
         let sources = &self.sources[saved];
         let is_own = |source: &&Source| source.node_of == Some(reader);
@@ -188,8 +188,8 @@ impl Version {
         *own.unwrap_or_else(|| self.peer(saved).expect("somebody has them"))
     }
 
-    /// Which node sends the files of a saved rank to those that have no other source, if one has
-    /// them; the ranks of a node take turns.
+    /// Returns the node that sends the files of a saved rank to ranks that have no other source, if
+    /// one has them; the ranks of a node take turns.
     fn peer(&self, saved: usize) -> Option<&Source> {
         let sources = &self.sources[saved];
         let first = sources.first()?;
@@ -206,10 +206,11 @@ impl Version {
         *self.peer(saved).expect("a node has them")
     }
 
-    /// Which of `readers` ranks reads the index of a saved rank for all, and from where.
+    /// Returns the one of `readers` ranks that reads the index of a saved rank for all, and its
+    /// source.
     ///
     /// # Panics
-    /// When nobody has it.
+    /// When no source has it.
     pub fn index_source(&self, saved: usize, readers: usize) -> (usize, Source) {
         match self.peer(saved) {
             Some(&source) => (source.keeper(), source),

@@ -1,4 +1,4 @@
-//! What a restore would read from where, as one machine sees the tiers.
+//! Preview of the reads of a restore, as one machine sees the tiers.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::format::manifest::Manifest;
 use crate::peers::SingleRank;
 use crate::tier::Scope;
 
-/// A restore that has not happened.
+/// Restore that has not happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Preview {
     /// The checkpoint that would be restored; `None` when none is covered.
@@ -21,13 +21,13 @@ pub struct Preview {
     pub saved_by: usize,
     /// Bytes of its tensor data.
     pub bytes: u64,
-    /// By tier, the nearest first.
+    /// Sources by tier, the nearest first.
     pub sources: Vec<PreviewSource>,
     /// Newer checkpoints that are passed over, and why.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// What a restore would take from one tier.
+/// Reads of a restore from one tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PreviewSource {
     /// Name of the tier.
@@ -38,31 +38,31 @@ pub struct PreviewSource {
     pub bytes: u64,
     /// Bytes that the ranks read together, each file as often as a rank needs all of it.
     pub read_bytes: u64,
-    /// Bytes that ranks receive from others, which read them on their nodes.
+    /// Bytes that ranks receive from other ranks, which read them on their nodes.
     pub from_peers_bytes: u64,
 }
 
-/// A checkpoint that is committed somewhere and cannot be restored.
+/// Checkpoint that is committed somewhere and cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PassedOver {
-    /// Its name.
+    /// Name of the checkpoint.
     pub checkpoint: String,
-    /// Why.
+    /// Reason why it cannot be restored.
     pub reason: String,
 }
 
 /// Ranks that read from the same places, as those of a node do.
 struct Readers {
-    /// The one that stands for them: 0 for those on this machine, 1 for all others.
+    /// Representative of the ranks: 0 for those on this machine, 1 for all others.
     rank: usize,
     count: usize,
 }
 
 impl Tiers {
-    /// What [`Tiers::resume`] with `ranks` ranks would read, each of them all tensors, if the first
-    /// `here` of them ran on this machine and the nodes of the others had nothing. Reads manifests
-    /// and indexes only: whether data is intact, only [`Store::verify`](crate::Store::verify) can
-    /// tell. Not collective; changes nothing.
+    /// Previews the reads of [`Tiers::resume`] with `ranks` ranks, each of them all tensors, if the
+    /// first `here` of them ran on this machine and the nodes of the others had nothing. Reads
+    /// manifests and indexes only: only [`Store::verify`](crate::Store::verify) finds out whether
+    /// data is intact. Not collective; changes nothing.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) and [`Error::Damaged`](crate::Error::Damaged) when the

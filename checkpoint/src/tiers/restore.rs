@@ -1,10 +1,10 @@
-//! What a restore reports.
+//! Report of a restore.
 
 use serde_json::Value;
 
 use crate::error::Rejected;
 
-/// A checkpoint that all ranks have restored.
+/// Checkpoint that all ranks have restored.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Restored {
@@ -21,9 +21,9 @@ pub struct Restored {
     /// Tiers and copies that could not be used although others took their place, the same on all
     /// ranks: each is a warning.
     pub warnings: Vec<String>,
-    /// Bytes of shards that this rank read, for itself and to send them to others.
+    /// Bytes of shards that this rank read, for itself and to send them to other ranks.
     pub bytes_read: u64,
-    /// Where this rank's bytes came from: each tier, the nearest first.
+    /// Sources of this rank's bytes: each tier, the nearest first.
     pub sources: Vec<SourceBytes>,
 }
 
@@ -32,8 +32,8 @@ pub struct Restored {
 pub struct SourceBytes {
     /// Name of the tier.
     pub tier: String,
-    /// What this rank read itself or received.
+    /// Bytes that this rank read itself or received.
     pub bytes: u64,
-    /// Of those, what another rank had on its node and sent.
+    /// Bytes of those that another rank had on its node and sent.
     pub from_peers: u64,
 }

@@ -16,7 +16,7 @@ use crate::tensor::PartMut;
 
 /// Times that ranks send again what has arrived damaged.
 const RESENDS_MAX: usize = 2;
-/// What to do about copies that were marked.
+/// Advice about copies that were marked.
 const VERIFY_HINT: &str =
     "; `yardstick ckpt verify --checkpoint` makes it count again if it is intact";
 
@@ -85,15 +85,15 @@ struct Search<'a, 'p> {
     survey: Survey,
 }
 
-/// How the tries to restore one checkpoint ended.
+/// Outcome of the tries to restore one checkpoint.
 enum Outcome {
-    /// With the failures of copies that others took the place of.
+    /// Restored, with the failures of copies that other copies replaced.
     Restored(Box<Restored>, Vec<Failure>),
     /// No copy is left.
     Unusable(Vec<Failure>),
 }
 
-/// A copy that must not count any more.
+/// Copy that must not count any more.
 struct BadCopy {
     name: CheckpointName,
     source: Source,
@@ -118,7 +118,7 @@ impl<'a, 'p> Search<'a, 'p> {
         Plan::new(&scopes, &self.survey.sights).candidates
     }
 
-    /// Whether that no checkpoint was found means that none was ever committed.
+    /// Fails unless no checkpoint was ever committed.
     fn nothing_found(&mut self) -> Result<()> {
         let flaws = self.survey.flaws(self.views);
         let failures: Vec<_> = flaws.map(|(source, flaw)| on_tier(source, flaw)).collect();
@@ -184,7 +184,7 @@ impl<'a, 'p> Search<'a, 'p> {
         store.parse_manifest(name, text.as_bytes()).map(|_| ())
     }
 
-    /// An older checkpoint must not take the place of one that may be readable later.
+    /// Fails if an older checkpoint would take the place of one that may be readable later.
     fn fail_if_it_may_pass(&mut self, candidate: &Candidate, found: &[Failure]) -> Result<()> {
         let flaws = self.survey.flaws(self.views);
         let unreachable = flaws.map(|(source, flaw)| on_tier(source, flaw));
@@ -219,7 +219,7 @@ impl<'a, 'p> Search<'a, 'p> {
         }
     }
 
-    /// What could not be used of the checkpoint that was restored.
+    /// Warns about the copies of the restored checkpoint that could not be used.
     fn warnings(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<String> {
         let tier = |source: Source| &self.views[source.tier].name;
         let unreachable = self.survey.flaws(self.views).map(|(source, flaw)| {
@@ -321,7 +321,7 @@ fn rank_failures(failures: &[Failure]) -> Vec<RankFailure> {
     failures.iter().map(failure).collect()
 }
 
-/// All copies of a checkpoint: no part of it is of use any more.
+/// Returns all copies of a checkpoint, of which no part is of use any more.
 fn all_copies(candidate: &Candidate) -> impl Iterator<Item = BadCopy> {
     let name = parse(candidate);
     candidate.holders.iter().map(move |&source| BadCopy { name: name.clone(), source })

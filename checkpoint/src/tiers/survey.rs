@@ -1,4 +1,4 @@
-//! What each rank sees of the checkpoints on all tiers, told to all ranks in one gather.
+//! Survey of the checkpoints that each rank sees on all tiers, sent to all ranks in one gather.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,14 +14,14 @@ use crate::format::name::CheckpointName;
 use crate::peers::Peers;
 use crate::store::{Status, Store};
 
-/// What all ranks see, and what this rank has read for that.
+/// View of all ranks, and the metadata that this rank has read for it.
 pub(super) struct Survey {
-    /// By rank.
+    /// Sights by rank.
     pub(super) sights: Vec<Vec<Sight>>,
     pub(super) own: Own,
 }
 
-/// What only this rank knows.
+/// State that only this rank knows.
 #[derive(Default)]
 pub(super) struct Own {
     manifests: BTreeMap<(usize, String), String>,
@@ -48,7 +48,7 @@ impl Survey {
         Ok(Self { sights, own })
     }
 
-    /// Why ranks could not list tiers.
+    /// Returns the reasons why ranks could not list tiers.
     pub(super) fn flaws<'a>(
         &'a self,
         views: &'a [View<'a>],
@@ -56,7 +56,7 @@ impl Survey {
         self.found(views, |sight| sight.flaw.as_ref())
     }
 
-    /// Why ranks were refused to list tiers that they cannot save on either.
+    /// Returns the refusals to list tiers that ranks cannot save on either.
     pub(super) fn refused<'a>(
         &'a self,
         views: &'a [View<'a>],
@@ -143,7 +143,7 @@ impl Own {
     }
 }
 
-/// What is committed on a tier; where nothing is, something that was.
+/// Lists the checkpoints that are committed on a tier; where none is, notes one that was.
 fn committed(store: &Store, rejected: &mut Option<String>) -> Result<Vec<CheckpointName>> {
     let names = store.scan()?;
     let is_rejected = |name: &&CheckpointName| store.status(name) == Status::Rejected;

@@ -38,7 +38,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The same failure, of what another rank sent.
+    /// Marks it as a failure of the transport, of data that another rank sent.
     pub(super) fn of_transport(self) -> Self {
         let flaw = Flaw { may_pass: true, ..self.flaw };
         Self { flaw, is_of_transport: true, ..self }
@@ -59,7 +59,7 @@ pub(super) struct Filled {
 pub(super) struct TierBytes {
     pub(super) read: u64,
     pub(super) received: u64,
-    /// Read for others only.
+    /// Bytes read only for other ranks.
     pub(super) sent: u64,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Wanted {
     pub(super) chunks: Vec<Range<u64>>,
 }
 
-/// What one rank did, and where it failed.
+/// Result of one rank, and its failures.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report<T> {
     done: T,
@@ -130,7 +130,7 @@ impl Trial<'_> {
         Ok(Ok(Filled { manifest, bytes }))
     }
 
-    /// What all ranks did, or all of their failures.
+    /// Gathers the results of all ranks, or all of their failures.
     fn gather<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<Report<T>>,
@@ -167,8 +167,9 @@ impl Trial<'_> {
         Ok(report)
     }
 
-    /// Saved ranks whose files are lost if the index of one cannot be read: where its folder does
-    /// not exist, also those after it without a folder. They are not asked for one by one.
+    /// Returns the saved ranks whose files are lost if the index of one cannot be read: where its
+    /// folder does not exist, also those after it without a folder. They are not checked one by
+    /// one.
     fn lost_with(
         &self,
         error: &Error,
@@ -210,26 +211,28 @@ impl Trial<'_> {
         Ok(OpenCheckpoint { store, name: self.name, manifest, indexes })
     }
 
-    /// Failure of an index that contradicts others. All ranks find the same.
+    /// Returns the failure of an index that contradicts those of other ranks. All ranks find the
+    /// same.
     fn conflict(&self, Conflict { rank, error }: Conflict, own: &mut Own) -> Result<Failure> {
         let (_, source) = self.version.index_source(rank, self.peers.world());
         self.failure(source, just(rank), error, own)
     }
 
-    /// What this rank reads itself, and what others have to send.
+    /// Divides a plan into the copies that this rank reads itself, and those that others have to
+    /// send.
     fn divide(&self, plan: ReadPlan) -> (Copies, Copies) {
         let rank = self.peers.rank();
         let is_here = |shard: &ShardId| self.source(shard).node_of.is_none_or(|node| node == rank);
         plan.0.into_iter().partition(|(shard, _)| is_here(shard))
     }
 
-    /// Where this rank gets a shard from.
+    /// Returns the source from which this rank gets a shard.
     pub(super) fn source(&self, shard: &ShardId) -> Source {
         self.version.source(shard.rank, self.peers.rank())
     }
 
     /// Reads what this rank can read itself, each chunk verified before it is copied. After damage
-    /// it goes on with other saved ranks, so that one try finds all of it.
+    /// it continues with other saved ranks, so that one try finds all of it.
     fn fill(
         &self,
         checkpoint: &OpenCheckpoint<'_>,
@@ -271,8 +274,8 @@ impl Trial<'_> {
         })
     }
 
-    /// Until when to wait for files, all of them together: only what other machines wrote may
-    /// become visible late.
+    /// Returns the deadline of waits for files, all of them together: only files that other
+    /// machines wrote may become visible late.
     pub(super) fn wait_until(&self, source: Source) -> Instant {
         let options = self.views[source.tier].store.options();
         match source.node_of {
@@ -281,10 +284,10 @@ impl Trial<'_> {
         }
     }
 
-    /// What other ranks get of an error on a source.
+    /// Returns the failure that is sent to other ranks for an error on a source.
     ///
     /// # Errors
-    /// One that says nothing about the source.
+    /// An error that says nothing about the source.
     pub(super) fn failure(
         &self,
         source: Source,
@@ -301,7 +304,7 @@ impl Trial<'_> {
     }
 }
 
-/// What to copy from where.
+/// Copies to make, by shard and chunk.
 pub(super) type Copies = BTreeMap<ShardId, BTreeMap<u64, Vec<CopyRange>>>;
 
 /// The manifest as the rank that keeps it has read it. Collective.
@@ -324,7 +327,7 @@ pub(super) fn just(saved: usize) -> Range<usize> {
     saved..saved + 1
 }
 
-/// Whether a rank has failed on these files already.
+/// Returns whether a rank has failed on these files already.
 fn is_hopeless(failures: &[Failure], source: Source, saved: usize) -> bool {
     let includes =
         |failure: &Failure| failure.saved.as_ref().is_none_or(|failed| failed.contains(&saved));
@@ -342,7 +345,7 @@ fn want(shard: ShardId, chunks: &BTreeMap<u64, Vec<CopyRange>>) -> Wanted {
     Wanted { shard, chunks: ranges }
 }
 
-/// What this rank keeps, and what it tells the others.
+/// Splits a result into the part that this rank keeps, and the part that it sends to other ranks.
 fn split<K, T>(result: Result<(K, T)>) -> (Option<K>, Result<T>) {
     match result {
         Ok((kept, told)) => (Some(kept), Ok(told)),

@@ -1,6 +1,6 @@
-//! Faults of a store, one row each: what happens to which requests, during what, and what a run may
-//! notice of it. In every row the newest checkpoint that was saved is restored in the end, bit for
-//! bit, and none was rejected.
+//! Faults of a store, one row each: the fault, the requests that it hits, the operation during
+//! which it lasts, and what a run may notice of it. In every row the newest checkpoint that was
+//! saved is restored in the end, bit for bit, and none was rejected.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use Expected::{Fails, Unnoticed};
 use Operation::{Any, AnyPut, CompleteUpload, CreateUpload, Delete, Get, GetRange};
 use Operation::{List, Put, PutNew, PutPart};
 
-/// What a run does while a fault lasts.
+/// Operation of a run while a fault lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum During {
     Claim,
@@ -22,7 +22,7 @@ enum During {
     Retention,
 }
 
-/// What a run notices.
+/// Effect on a run.
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     Unnoticed,
@@ -157,7 +157,7 @@ fn an_answer_that_is_lost_or_names_an_error_changes_nothing() {
     check(rows);
 }
 
-/// 409 says that another request is in flight, 412 that there is an object: which there is not.
+/// 409 says that another request is in flight, 412 that there is an object, but there is none.
 #[test]
 fn a_condition_that_fails_without_an_object_is_tried_again() {
     check([

@@ -38,7 +38,7 @@ impl Attempt {
     }
 
     fn start_with(url: &str, mut settings: Vec<(String, String)>, patience: Duration) -> Self {
-        // Its digest takes the server longer than all else.
+        // The server takes longer for its digest than for all else.
         settings.push(("AWS_UNSIGNED_PAYLOAD".to_owned(), "true".to_owned()));
         let options = RemoteOptions {
             patience,

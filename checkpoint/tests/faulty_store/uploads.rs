@@ -1,4 +1,4 @@
-//! Uploads in parts that nobody completes: the store keeps them until they are aborted.
+//! Uploads in parts that are not completed: the store keeps them until they are aborted.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -57,7 +57,7 @@ fn the_next_attempt_aborts_the_upload_that_a_kill_has_left() {
     assert_eq!(next.tier.count_open_uploads("").unwrap(), 0, "no journal is left");
 }
 
-/// Without a next attempt: of the newest one nothing else is removed.
+/// Runs without a next attempt: of the newest one nothing else is removed.
 #[test]
 fn gc_aborts_the_upload_that_a_kill_has_left() {
     if is_child() {
@@ -77,7 +77,7 @@ fn gc_aborts_the_upload_that_a_kill_has_left() {
     assert_eq!(run.store.list().unwrap(), [], "there was nothing but the upload");
 }
 
-/// As a promotion that is killed and begun again.
+/// Resembles a promotion that is killed and begun again.
 #[test]
 fn a_second_upload_of_a_key_aborts_the_first() {
     let server = S3Server::start();

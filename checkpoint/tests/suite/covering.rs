@@ -1,8 +1,8 @@
-//! The boxes that cover a range of elements: each element once, in order, and few boxes.
+//! Boxes that cover a range of elements: each element once, in order, and few boxes.
 
 use checkpoint::{Dtype, TensorBox};
 
-/// A small generator (Knuth's MMIX constants), so that a failure can be repeated from its seed.
+/// Small generator (Knuth's MMIX constants), so that a failure can be repeated from its seed.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Every kind of damage is found before a byte is used, and an older checkpoint takes over.
+//! Detection of every kind of damage before a byte is used; an older checkpoint takes over.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};

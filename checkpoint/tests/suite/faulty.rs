@@ -1,4 +1,4 @@
-//! A tier on real files whose reads are damaged as often as a test wants, or that refuses writes.
+//! Tier on real files whose reads are damaged as often as a test wants, or that refuses writes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use record::files::{IoError, Published};
 
 use crate::support::SMALL;
 
-/// How a read is damaged.
+/// Damage of a read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Damage {
     FlippedBit,
     Short,
     /// Bytes from one further on.
     WrongRange,
-    /// No bytes now, also for root: as on a hung server.
+    /// No bytes now, also for root, as on a hung server.
     TimedOut,
     /// Reads are fine, and no file can be created.
     RefusedWrites,
@@ -48,7 +48,7 @@ impl Faults {
         Self::after(0, file, damage, reads)
     }
 
-    /// Damage of the reads after so many good ones.
+    /// Damages `reads` reads of a file after `spared` good ones.
     pub(crate) fn after(spared: usize, file: &str, damage: Damage, reads: usize) -> Arc<Self> {
         Arc::new(Self {
             file: file.to_owned(),

@@ -1,4 +1,4 @@
-//! Files with valid digests that lie: each counts as damage, and nothing outside of a tier changes.
+//! Forged files with valid digests: each counts as damage, and nothing outside of a tier changes.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ const FORGERIES: [Forgery; 11] = [
 
 const OUTSIDE: &str = "../../../authorized_keys";
 
-/// A box of a tensor that another rank has boxes of, too.
+/// Returns a box of a tensor that another rank has boxes of, too.
 fn shared_box(index: &mut Value) -> &mut Value {
     let files = index["files"].as_array_mut().unwrap().iter_mut();
     let mut boxes = files.flat_map(|file| file["boxes"].as_array_mut().unwrap());

@@ -1,5 +1,5 @@
-//! A full disk, or a limit on file sizes: a clean failure on all ranks, the space is free again,
-//! and training continues.
+//! Full disk, or a limit on file sizes: a clean failure on all ranks, the space is free again, and
+//! training continues.
 
 use std::path::Path;
 use std::process::Output;
@@ -74,7 +74,7 @@ fn no_space_left_on_the_device() {
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
-    // Namespaces of its own: the mount goes away with the child, and needs no root.
+    // Its own namespaces: the mount vanishes with the child, and needs no root.
     let script = format!(r#"mount -t tmpfs -o size=1m tmpfs {root} && exec "$0" "$@""#);
     let unprivileged = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script];
     let privileged = ["unshare", "--mount", "sh", "-c", &script];

@@ -1,4 +1,4 @@
-//! Which run and workload checkpoints belong to, and which format they have.
+//! Run, workload and format of checkpoints, and refusals of others.
 
 use std::fs;
 
@@ -65,7 +65,7 @@ fn a_checkpoint_of_a_newer_format_is_refused_and_not_skipped() {
     assert!(path.exists(), "retention does not touch what it cannot read");
 }
 
-/// What was saved by the first format has other names: it must not be taken for an empty folder.
+/// Names of the first format are different: its checkpoints must not be taken for an empty folder.
 #[test]
 fn a_folder_of_an_older_format_is_refused_in_one_sentence() {
     let folder = tempfile::tempdir().unwrap();

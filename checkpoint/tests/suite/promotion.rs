@@ -64,7 +64,7 @@ impl Tiers {
         result
     }
 
-    /// Whether the target has a checkpoint with exactly the files of the source.
+    /// Checks that the target has a checkpoint with exactly the files of the source.
     fn assert_same(&self, checkpoint: &str) {
         let content = |root: &str| {
             let root = self.path(root).join(checkpoint);
@@ -520,7 +520,7 @@ fn a_stale_shard_of_equal_length_is_replaced() {
     }
 }
 
-/// What an earlier attempt leaves that was killed before the manifest.
+/// Leaves the files of an earlier attempt that was killed before the manifest.
 fn leave_all_but_the_manifest(tiers: &Tiers, name: &str) {
     for path in files(&tiers.path("from").join(name)) {
         if !path.ends_with("MANIFEST.json") {
@@ -595,7 +595,7 @@ fn a_committed_copy_that_lost_a_file_is_completed() {
     }
 }
 
-/// What cannot be read now may be intact: it is neither taken for damaged nor written again.
+/// A copy that cannot be read now may be intact: it is neither taken for damaged nor written again.
 #[test]
 fn a_committed_copy_that_cannot_be_read_now_stays() {
     let tiers = Tiers::new();

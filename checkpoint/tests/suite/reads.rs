@@ -1,4 +1,4 @@
-//! Reads that arrive damaged are repeated before anything is rejected, and files that are not
+//! Repeated reads: damaged ones are repeated before anything is rejected, and files that are not
 //! visible are waited for together.
 
 use std::fs;
@@ -37,7 +37,7 @@ impl Saved {
     }
 }
 
-/// What each of two ranks has restored, all bytes checked.
+/// Restores on each of two ranks, all bytes checked.
 fn resume_both(store: &Store) -> Vec<Restored> {
     let restored = on_ranks(2, |peers| resume_rank(store, peers));
     restored.into_iter().map(|restored| restored.unwrap().unwrap()).collect()
@@ -110,7 +110,8 @@ fn a_rejected_copy_that_reads_well_later_counts_again() {
     }
 }
 
-/// A rejection keeps the manifest's bytes, also when they are read badly at that moment.
+/// Checks that a rejection keeps the manifest's bytes, also when they are read badly at that
+/// moment.
 #[test]
 fn a_manifest_is_renamed_as_it_was_written() {
     let saved = Saved::new(2);
@@ -147,7 +148,7 @@ fn absent_reads(lose: impl Fn(&Path)) -> usize {
     faults.absent() - before
 }
 
-/// A file that is waited for is read four times or so in 100 ms.
+/// Counts reads: a file that is waited for is read about four times in 100 ms.
 #[test]
 fn absent_files_are_waited_for_together() {
     let of_indexes = absent_reads(|folder| remove_all(folder, |path| path.ends_with(".idx.json")));

@@ -1,4 +1,4 @@
-//! What is removed, and above all what is not.
+//! Retention: removals, and above all the checkpoints that stay.
 
 use std::fs;
 use std::path::Path;
@@ -264,7 +264,7 @@ fn only_what_is_committed_is_pinned() {
     assert!(!manifest("PINNED").exists());
 }
 
-/// The file came between the two looks of a removal that was killed then.
+/// Pins the checkpoint between the two looks of a removal that was killed then.
 #[test]
 fn a_removal_that_was_killed_as_the_checkpoint_was_pinned_is_undone() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is saved is restored bit for bit, in any world, and other safetensors readers read it.
+//! Round trips: state is restored bit for bit, in any world, and other safetensors readers read it.
 
 use std::sync::Mutex;
 

@@ -13,7 +13,7 @@ use checkpoint::{
 };
 use serde_json::{Value, json};
 
-/// One rank of a world of threads.
+/// Rank of a world of threads.
 pub(crate) struct Thread {
     rank: usize,
     senders: Vec<Sender<Vec<u8>>>,
@@ -117,13 +117,13 @@ pub(crate) fn model(seed: u64) -> Vec<Vec<u8>> {
     shapes().iter().enumerate().map(tensor).collect()
 }
 
-/// World-independent state with floats that must come back to the bit.
+/// Returns world-independent state with floats that must be restored to the bit.
 pub(crate) fn state(seed: u64) -> Value {
     json!({"cursor": seed, "sum": 0.1 + 0.2 + seed as f64, "tiny": 4.9e-324, "third": 1.0 / 3.0})
 }
 
-/// This rank's share of a model as parts: of all tensors, as one sequence of elements, an equal
-/// piece.
+/// Splits a model into the parts of this rank: of all tensors, as one sequence of elements, an
+/// equal piece.
 pub(crate) fn parts<'a>(model: &'a [Vec<u8>], world: usize, rank: usize) -> Vec<Part<'a>> {
     let shapes = shapes();
     let total: usize = model.iter().map(|data| data.len() / 4).sum();
@@ -145,7 +145,7 @@ pub(crate) fn parts<'a>(model: &'a [Vec<u8>], world: usize, rank: usize) -> Vec<
     parts
 }
 
-/// What to save and how many checkpoints to keep.
+/// Save to make, and the number of checkpoints to keep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) step: u64,
@@ -153,7 +153,7 @@ pub(crate) struct Plan {
     pub(crate) keep: usize,
 }
 
-/// What a save and the retention after it report.
+/// Reports of a save and of the retention after it.
 #[derive(Debug)]
 pub(crate) struct Saved {
     pub(crate) save: SaveReport,
@@ -254,7 +254,7 @@ pub(crate) fn child_argument() -> Option<String> {
     std::env::var(CHILD).ok()
 }
 
-/// This test program, to run one test as a child, with a command in front.
+/// Returns a command that runs one test of this program as a child, with a command in front.
 pub(crate) fn child(wrapper: &[&str], test: &str, argument: &str) -> Command {
     let program = std::env::current_exe().expect("own path");
     let mut command_line = wrapper.iter().map(Into::into).collect::<Vec<std::ffi::OsString>>();

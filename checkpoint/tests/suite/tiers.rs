@@ -25,7 +25,7 @@ struct Cluster {
     unreadable: Option<&'static str>,
 }
 
-/// Each rank's node.
+/// Node of each rank.
 type Placement<'a> = &'a [usize];
 
 const NVME: &[Scope] = &[Scope::Node];
@@ -89,7 +89,7 @@ impl Cluster {
         })
     }
 
-    /// Every rank's restored checkpoint, all bytes checked.
+    /// Restores on every rank, all bytes checked.
     fn resume(&self, placement: Placement<'_>) -> Vec<Restored> {
         let all = self.try_resume(placement).into_iter();
         let all: Vec<_> = all.map(|result| result.unwrap().expect("found")).collect();
@@ -98,7 +98,7 @@ impl Cluster {
         all
     }
 
-    /// Each rank restores only its own share; from where the bytes came.
+    /// Restores only its own share on each rank, and returns the sources of the bytes.
     fn resume_shares(&self, placement: Placement<'_>, step: u64) -> Vec<Restored> {
         let model = model(step);
         on_ranks(placement.len(), |peers| {
@@ -131,7 +131,7 @@ impl Cluster {
         fs::rename(self.shared.path().join("aside"), self.shared()).unwrap();
     }
 
-    /// Which nodes, and the shared tier at the end, count a checkpoint as committed.
+    /// Returns which nodes, and the shared tier at the end, count a checkpoint as committed.
     fn committed(&self, name: &str) -> Vec<bool> {
         let nodes = self.nodes.iter().map(|node| node.path().to_owned());
         let roots = nodes.chain(self.has_shared.then(|| self.shared()));
@@ -374,7 +374,7 @@ fn an_unreachable_tier_does_not_make_a_resume_fall_back() {
     assert_eq!(cluster.resume(&[0, 1])[0].step, 20);
 }
 
-/// As of a full disk, or of credentials that may only read.
+/// Refuses writes as a full disk does, or credentials that may only read.
 #[test]
 fn a_tier_that_refuses_writes_is_read() {
     let mut cluster = Cluster::new(2, true);
@@ -507,7 +507,7 @@ fn a_box_that_is_not_saved_is_named_and_no_older_step_taken() {
     }
 }
 
-/// A network that flips a bit of what a rank sends, so often.
+/// Network that flips a bit in data that a rank sends, a given number of times.
 struct Noisy<'a> {
     peers: &'a Thread,
     left: Cell<usize>,

@@ -1,6 +1,6 @@
 //! Memory that communication needs, in addition to the buffers that are exchanged.
 
-/// Of one rank, in bytes. A page that the ranks of a node share counts for the rank that made it.
+/// Memory of one rank, in bytes. A page shared on a node counts for the rank that allocated it.
 ///
 /// An estimate, and not what constructors allocate: the backend is opened before the buckets are
 /// known, and of what it reserves only pages that a message reaches become resident.
@@ -8,7 +8,7 @@
 pub struct Footprint {
     /// Receive buffers for other ranks' addends of sums.
     pub received: usize,
-    /// Of the MPI library, with the rank's share of what it allocates once per node.
+    /// Memory of the MPI library, including the rank's share of what it allocates once per node.
     pub library: usize,
 }
 
@@ -35,13 +35,13 @@ const LIBRARY_BYTES: usize = 7 << 19;
 const LIBRARY_SHARED_BYTES: usize = 3 << 20;
 
 impl Footprint {
-    /// Estimates that of one of `world` ranks, of which `local` are on each node, that reduce
-    /// buckets of at most `bucket_bytes`. Whether ranks of a node share memory is known from
+    /// Estimates the memory of one of `world` ranks, `local` of them on each node, that reduce
+    /// buckets of at most `bucket_bytes`. `shares_memory` is the result of
     /// [`Collective::shares_memory`](crate::Collective::shares_memory), or assumed.
     ///
-    /// Where they do, addends come from the ranks with the same index on the other nodes, or where
-    /// nodes differ in size to one rank of each node; else they come from all ranks. The case of
-    /// different sizes is approximate: ranks other than that one receive nothing, and nodes pass
+    /// With shared memory, addends arrive from the ranks with the same index on the other nodes,
+    /// or, where nodes differ in size, from one rank of each node; otherwise from all ranks.
+    /// Different sizes are approximated: ranks other than that one receive nothing, and nodes pass
     /// for equal where `local` divides `world`.
     pub fn estimate(world: usize, local: usize, shares_memory: bool, bucket_bytes: usize) -> Self {
         if world <= 1 {

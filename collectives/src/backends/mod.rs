@@ -2,9 +2,9 @@
 //!
 //! To add one:
 //!
-//! 1. Implement [`Collective`](crate::Collective) in a module here. Its section on safety says when
-//!    a buffer is free again. Sums have the order of ranks: use `stages::sum`. Export the type from
-//!    this crate. A backend with a dependency is behind a cargo feature, as `mpi` is.
+//! 1. Implement [`Collective`](crate::Collective) in a module here. Its section on safety defines
+//!    when a buffer is free again. Sums have the order of ranks: use `stages::sum`. Export the type
+//!    from this crate. Put a backend with a dependency behind a cargo feature, like `mpi`.
 //! 2. Run [`contract::run_all`](crate::contract::run_all) on it, and the functions of
 //!    [`contract::failures`](crate::contract::failures) that make a backend unusable: in
 //!    `collectives/tests/contract.rs`, or in `collectives/tests/mpi/` if it needs a launcher.

@@ -9,7 +9,7 @@ use crate::{Channel, Collective, Incoming, Operation, scope};
 /// as on other memory.
 ///
 /// # Panics
-/// When they do not.
+/// Panics if the results differ.
 pub fn operations_on_backend_buffers(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
@@ -52,7 +52,7 @@ pub fn operations_on_backend_buffers(collective: &dyn Collective, terms: &Terms)
 /// it are still in flight.
 ///
 /// # Panics
-/// When they hold other values.
+/// Panics if a range holds other values.
 pub fn ranges_complete_one_after_another(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();

@@ -8,7 +8,7 @@ use crate::{Channel, Collective, Element, Error, Operation};
 /// Arguments that one rank alone can know to be wrong are errors, and leave the backend usable.
 ///
 /// # Panics
-/// When one of them is accepted, or fails otherwise.
+/// Panics if one of them is accepted, or fails otherwise.
 pub fn wrong_arguments_are_errors(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
@@ -58,7 +58,7 @@ fn run<E: Element>(
 /// Kills the backend. Needs two ranks.
 ///
 /// # Panics
-/// When a rank waits longer, or gets anything else.
+/// Panics if a rank waits longer, or gets another result.
 pub fn an_absent_rank_is_a_deadline(collective: &dyn Collective, timeout: Duration) -> Vec<usize> {
     if collective.rank() + 1 == collective.world() {
         return Vec::new();
@@ -95,7 +95,7 @@ fn assert_dead(collective: &dyn Collective, timeout: Duration) {
 /// May kill the backend. Needs two ranks.
 ///
 /// # Panics
-/// When it is accepted.
+/// Panics if the message is accepted.
 pub fn a_message_of_wrong_length_is_an_error(
     collective: &dyn Collective,
     terms: &Terms,
@@ -126,7 +126,7 @@ pub fn a_message_of_wrong_length_is_an_error(
 /// Kills the backend.
 ///
 /// # Panics
-/// When it is not dead.
+/// Panics if the backend is not dead.
 pub fn abandoning_is_final(collective: &dyn Collective, terms: &Terms) {
     expect_ok(collective, "barrier", collective.barrier(terms.deadline()));
     collective.abandon("a failure of its own");

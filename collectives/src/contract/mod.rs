@@ -1,4 +1,4 @@
-//! What every backend promises, as functions that check it over `&dyn Collective`.
+//! Checks of the promises that every backend makes, as functions over `&dyn Collective`.
 //!
 //! Every rank of a group calls the same function at the same time. A broken promise is a panic that
 //! names it. [`run_all`] leaves the backend usable; the functions in [`failures`] that kill the
@@ -14,10 +14,10 @@ pub mod values;
 use crate::Collective;
 pub use terms::Terms;
 
-/// The whole suite, except for what kills the backend.
+/// Runs the whole suite, except for the functions that kill the backend.
 ///
 /// # Panics
-/// When a promise is broken.
+/// Panics if a promise is broken.
 pub fn run_all(collective: &dyn Collective, terms: &Terms) {
     values::all_reduce(collective, terms);
     values::reduce_scatter(collective, terms);

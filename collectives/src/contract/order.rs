@@ -9,7 +9,7 @@ use crate::{Channel, Collective, Error, OUTSTANDING_MAX, Operation, RawBuffer, s
 /// machine.
 ///
 /// # Panics
-/// When one does.
+/// Panics if a rank leaves early.
 pub fn barrier_separates(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let now = || {
@@ -30,7 +30,7 @@ pub fn barrier_separates(collective: &dyn Collective, terms: &Terms) {
 /// Operations of many lengths are in flight together, and may be waited for in any order.
 ///
 /// # Panics
-/// When one of them gives other values.
+/// Panics if one of them gives other values.
 pub fn outstanding_operations_overlap(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
@@ -51,7 +51,7 @@ pub fn outstanding_operations_overlap(collective: &dyn Collective, terms: &Terms
 /// The end of a scope waits for operations whose handle was forgotten.
 ///
 /// # Panics
-/// When it does not, or when one of them gives other values.
+/// Panics if it does not, or if an operation gives other values.
 pub fn forgotten_operations_are_waited_for(collective: &dyn Collective, terms: &Terms) {
     let len = 4 * terms.message_elements_max;
     let mut buffers = [0; 3].map(|_: usize| filled::<f32>(collective.rank(), len));
@@ -79,7 +79,7 @@ fn assert_sums(world: usize, buffers: &[Vec<f32>]) {
 /// two in different orders.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if it does not complete.
 pub fn channels_are_independent(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
@@ -107,10 +107,10 @@ pub fn channels_are_independent(collective: &dyn Collective, terms: &Terms) {
     }
 }
 
-/// [`OUTSTANDING_MAX`] operations fit; one more is an error that leaves the others alone.
+/// [`OUTSTANDING_MAX`] operations fit; one more is an error that does not affect them.
 ///
 /// # Panics
-/// When they do not, or one more does.
+/// Panics if they do not fit, or if one more does.
 #[allow(unsafe_code)]
 pub fn the_table_of_outstanding_operations_is_full_at_its_size(
     collective: &dyn Collective,

@@ -7,7 +7,7 @@ use crate::{Collective, Operation, scope};
 /// time.
 ///
 /// # Panics
-/// When a rank does not get what was sent.
+/// Panics if a rank does not receive what was sent.
 pub fn ring(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
@@ -35,7 +35,7 @@ pub fn ring(collective: &dyn Collective, terms: &Terms) {
 /// Messages with different tags may be received in another order than they were sent.
 ///
 /// # Panics
-/// When they are confused.
+/// Panics if the messages are confused.
 pub fn tags_distinguish_messages(collective: &dyn Collective, terms: &Terms) {
     if collective.world() == 1 {
         return;

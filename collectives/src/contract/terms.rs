@@ -1,10 +1,10 @@
-//! What the suite needs to know about a backend, and the data that it uses.
+//! Parameters of the suite for a backend, and the data that it uses.
 
 use std::time::{Duration, Instant};
 
 use crate::{Collective, Error};
 
-/// What the suite needs to know about a backend.
+/// Parameters of a backend for the suite.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// The backend's limit of one message in elements: some buffers are longer.
@@ -36,7 +36,7 @@ pub(super) fn expect_ok<T>(collective: &dyn Collective, what: &str, result: Resu
     })
 }
 
-/// What rank `rank` has at `index`: small integers, so that sums are exact.
+/// Value of rank `rank` at `index`: small integers, so that sums are exact.
 pub(super) fn value(rank: usize, index: usize) -> u8 {
     ((index * 7 + rank * 3) % 31) as u8
 }

@@ -11,7 +11,7 @@ use crate::{Channel, Collective, Element, Operation};
 /// All-reduce gives the exact sum to all ranks.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if a sum is wrong.
 pub fn all_reduce(collective: &dyn Collective, terms: &Terms) {
     all_reduce_as::<f32>(collective, terms);
     all_reduce_as::<f64>(collective, terms);
@@ -34,7 +34,7 @@ fn all_reduce_as<E: Element + From<u8> + Into<f64>>(collective: &dyn Collective,
 /// Reduce-scatter gives the exact sum in the rank's own part, and zeros where all ranks have zeros.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if an element is wrong.
 pub fn reduce_scatter(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
@@ -63,7 +63,7 @@ pub fn reduce_scatter(collective: &dyn Collective, terms: &Terms) {
 /// All-gather gives every rank's part to all ranks.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if an element is wrong.
 pub fn all_gather(collective: &dyn Collective, terms: &Terms) {
     all_gather_as::<u8>(collective, terms);
     all_gather_as::<bf16>(collective, terms);
@@ -92,7 +92,7 @@ where
 /// Broadcast gives the root's values to all ranks, from every root.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if an element is wrong.
 pub fn broadcast(collective: &dyn Collective, terms: &Terms) {
     for root in 0..collective.world() {
         broadcast_as::<u8>(collective, terms, root);
@@ -114,11 +114,11 @@ where
     }
 }
 
-/// The same addends give the same bits twice, and the same bits on every rank, though their sum
-/// depends on the order.
+/// Sums of equal addends have equal bits when repeated, and equal bits on every rank, though the
+/// sum depends on the order.
 ///
 /// # Panics
-/// When they do not.
+/// Panics if the bits differ.
 pub fn sums_are_reproducible(collective: &dyn Collective, terms: &Terms) {
     for len in terms.lens() {
         let once = || -> Vec<u32> {
@@ -143,7 +143,7 @@ pub fn sums_are_reproducible(collective: &dyn Collective, terms: &Terms) {
 /// nodes' sums in the order of the nodes' first ranks.
 ///
 /// # Panics
-/// When a sum has other bits.
+/// Panics if a sum has other bits.
 pub fn sums_have_the_order_of_ranks(collective: &dyn Collective, terms: &Terms) {
     let many = 20 * terms.message_elements_max + 3;
     let most = many * collective.world();

@@ -11,7 +11,7 @@ use super::error::Error;
 use super::operation::{Channel, Operation, Timing};
 use super::raw_buffer::RawBuffer;
 
-/// All of them fail like [`Collective::submit`] and [`Collective::wait`].
+/// Blocking operations. All of them fail like [`Collective::submit`] and [`Collective::wait`].
 impl dyn Collective + '_ {
     /// Starts any operation on a channel and waits for it.
     ///

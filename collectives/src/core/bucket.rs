@@ -1,4 +1,4 @@
-//! How a flat buffer is divided into messages.
+//! Division of a flat buffer into messages.
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ impl Bucket {
     }
 }
 
-/// Where segments lie in the padded flat buffer, and the buckets over them.
+/// Positions of segments in the padded flat buffer, and the buckets over them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     /// Start of each segment, in elements; each a multiple of `align`.
     pub starts: Vec<usize>,
     /// Length of the padded flat buffer, in elements.
     pub len: usize,
-    /// In ascending order; together they are the whole buffer.
+    /// Buckets in ascending order; together they are the whole buffer.
     pub buckets: Vec<Bucket>,
 }
 
@@ -40,7 +40,7 @@ impl BucketPlan {
     /// parts, each a multiple of `align` elements.
     ///
     /// # Panics
-    /// When `world` or `align` is 0.
+    /// Panics if `world` or `align` is 0.
     pub fn new(segment_lens: &[usize], world: usize, bucket_elements: usize, align: usize) -> Self {
         assert!(world > 0 && align > 0, "world {world}, align {align}");
         let mut plan = Self { starts: Vec::new(), len: 0, buckets: Vec::new() };

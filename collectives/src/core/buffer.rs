@@ -47,7 +47,7 @@ impl dyn Collective + '_ {
         Ok(unsafe { DeviceBuffer::from_keeper(start.cast(), len, keeper) })
     }
 
-    /// The same buffer of a device, registered, unless there was no memory for it.
+    /// Registers a buffer of a device and returns it, unless there was no memory for it.
     fn registered<E: Element>(&self, mut buffer: DeviceBuffer<E>) -> DeviceBuffer<E> {
         if let Some(keeper) = buffer.cuda_keeper()
             && !buffer.is_empty()

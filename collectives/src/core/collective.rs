@@ -11,7 +11,7 @@ use super::error::Error;
 use super::operation::{Channel, Operation, Settled, Timing};
 use super::raw_buffer::RawBuffer;
 
-/// How many operations may be outstanding (submitted and not waited for) per backend and scope.
+/// Most operations that may be outstanding (submitted and not waited for) per backend and scope.
 ///
 /// The tables have this fixed size, so that submitting and waiting never allocate. One more is
 /// [`Error::Full`].
@@ -41,8 +41,8 @@ pub struct BackendMemory {
 /// # Safety
 /// Implementors promise that a buffer given to `submit` is neither read nor written any more
 /// - once `wait` returned success for its ticket, or `join` returned a timing;
-/// - once `join` returned success without one, in the order of the stream that computes on the
-///   device whose memory it is, which is the only one that uses such memory;
+/// - once `join` returned success without one, in the order of the compute stream of the device
+///   whose memory it is, which is the only stream that uses such memory;
 /// - once `submit`, `wait`, `join` or `settle` returned an error, unless
 ///   [`memory_at_risk`](Self::memory_at_risk) is true;
 ///
@@ -71,13 +71,13 @@ pub unsafe trait Collective: Send + Sync + Debug {
         None
     }
 
-    /// Why the backend is slower than it could be, although it works: for the record.
+    /// Reason, for the record, why a working backend is slower than it could be.
     fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Whether ranks of one node reduce through shared memory, so that the library only moves data
-    /// between nodes.
+    /// Returns whether ranks of one node reduce through shared memory, so that the library only
+    /// moves data between nodes.
     fn shares_memory(&self) -> bool {
         false
     }
@@ -100,8 +100,8 @@ pub unsafe trait Collective: Send + Sync + Debug {
         let _ = (buffer, keeper);
     }
 
-    /// How long the end of a [`scope`](crate::scope) waits for operations that the caller did not
-    /// wait for.
+    /// Timeout at the end of a [`scope`](crate::scope) for operations that the caller did not wait
+    /// for.
     fn timeout(&self) -> Duration;
 
     /// Starts an operation without blocking. Does not allocate.
@@ -127,12 +127,12 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// [`Error::PeerLost`], and [`Error::Mismatch`] where ranks disagree and the backend sees it.
     ///
     /// # Panics
-    /// When the ticket is another backend's.
+    /// Panics if the ticket is another backend's.
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error>;
 
     /// Lets the computation that a device is given after this wait for the operation, and does not
-    /// block the host: [`settle`](Self::settle) tells later how it went. Where the buffer is in the
-    /// host's memory, it waits for the operation and returns its timing. Does not allocate.
+    /// block the host: [`settle`](Self::settle) reports its outcome later. Where the buffer is in
+    /// the host's memory, it waits for the operation and returns its timing. Does not allocate.
     ///
     /// Before the host waits for a device that may wait for such an operation, it calls `settle`:
     /// only that has a deadline.
@@ -141,7 +141,7 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// Those of [`wait`](Self::wait).
     ///
     /// # Panics
-    /// When the ticket is another backend's.
+    /// Panics if the ticket is another backend's.
     fn join(&self, ticket: Ticket, deadline: Instant) -> Result<Option<Timing>, Error> {
         self.wait(ticket, deadline).map(Some)
     }
@@ -158,15 +158,14 @@ pub unsafe trait Collective: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Whether buffers of failed operations may still be written, although `wait` returned: the
-    /// operations could not be cancelled in the library, in its network adapter or on peers.
+    /// Returns whether buffers of failed operations may still be written, although `wait` returned:
+    /// the operations could not be cancelled in the library, in its network adapter or on peers.
     ///
-    /// When it is true the process must end soon, and must until then neither free nor reuse the
-    /// buffers that were lent. Ask after an error to find out; or do not ask and be on the safe
-    /// side, as the trainer does, which keeps every lent buffer in a `ManuallyDrop` that only
-    /// success undoes, and ends the process after any error. Once true it stays true, except that
-    /// a communication thread which was stuck may return. Cheap; always false for backends that
-    /// run within the process.
+    /// If true, the process must end soon, and must until then neither free nor reuse the buffers
+    /// that were lent. Call this after an error; or do not and be on the safe side, as the trainer
+    /// does, which keeps every lent buffer in a `ManuallyDrop` that only success undoes, and ends
+    /// the process after any error. Once true it stays true, except that a communication thread
+    /// which was stuck may return. Cheap; always false for backends that run within the process.
     fn memory_at_risk(&self) -> bool {
         false
     }

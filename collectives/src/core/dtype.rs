@@ -14,7 +14,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Whether reductions support it.
+    /// Returns whether reductions support the type.
     pub(crate) fn is_reducible(self) -> bool {
         matches!(self, Self::F32 | Self::F64)
     }
@@ -32,7 +32,7 @@ impl Dtype {
 
 /// An element type that ranks can exchange.
 pub trait Element: device::Element {
-    /// The same type at run time.
+    /// The element type as a run-time value.
     const DTYPE: Dtype;
 }
 

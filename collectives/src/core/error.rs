@@ -1,4 +1,4 @@
-//! What can go wrong between ranks.
+//! Errors of communication between ranks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub enum Error {
         position_text(*position), waited.as_secs_f64(), peers_text(peers)
     )]
     Deadline {
-        /// What was waited for.
+        /// The operation that was waited for.
         operation: Operation,
-        /// Which of several it is, where a device was given several.
+        /// Position among several operations, where a device was given several.
         position: Option<Position>,
         /// The waiting rank.
         rank: usize,
-        /// From submission until the deadline, or on a device since its computation needs it.
+        /// Time from submission until the deadline, or on a device since its computation needs it.
         waited: Duration,
         /// Size of the buffer.
         bytes: usize,
@@ -38,9 +38,9 @@ pub enum Error {
         position_text(*position), peers_text(peers)
     )]
     PeerLost {
-        /// What failed.
+        /// The operation that failed.
         operation: Operation,
-        /// Which of several it is, where a device was given several.
+        /// Position among several operations, where a device was given several.
         position: Option<Position>,
         /// The reporting rank.
         rank: usize,
@@ -56,7 +56,7 @@ pub enum Error {
         backend: &'static str,
         /// The reporting rank.
         rank: usize,
-        /// What killed it.
+        /// Cause of the backend's death.
         reason: Arc<str>,
     },
     /// An MPI call returned an error. The backend is dead from here on.
@@ -79,7 +79,7 @@ pub enum Error {
     Nccl {
         /// The operation or the call that failed.
         operation: String,
-        /// Which of several it is, where a device was given several.
+        /// Position among several operations, where a device was given several.
         position: Option<Position>,
         /// The reporting rank.
         rank: usize,
@@ -107,9 +107,9 @@ pub enum Error {
     OpenDeadline {
         /// Name of the backend.
         backend: &'static str,
-        /// From the first call of the library until the deadline.
+        /// Time from the first call of the library until the deadline.
         waited: Duration,
-        /// What to look at.
+        /// Hint where to look for the cause.
         hint: String,
     },
     /// The backend could not be started.
@@ -117,25 +117,25 @@ pub enum Error {
     Start {
         /// Name of the backend.
         backend: &'static str,
-        /// What was found, and a hint.
+        /// Description of the failure, and a hint.
         text: String,
     },
     /// The operation does not exist for this element type.
     #[error("{operation} does not support {text}")]
     Unsupported {
-        /// What was requested.
+        /// The requested operation.
         operation: Operation,
-        /// Of what kind.
+        /// Description of the unsupported type.
         text: String,
     },
     /// Arguments that do not fit the world, or that differ between ranks.
     #[error("{operation} on rank {rank}: {text}")]
     Mismatch {
-        /// What was requested.
+        /// The requested operation.
         operation: Operation,
         /// The reporting rank.
         rank: usize,
-        /// What was expected and what was found.
+        /// Description of the expected and the found arguments.
         text: String,
     },
     /// More operations are outstanding than fit in the table of a backend or a scope.
@@ -144,18 +144,18 @@ pub enum Error {
          wait for some first, or use larger buckets (collectives.bucket_bytes)"
     )]
     Full {
-        /// What was requested.
+        /// The requested operation.
         operation: Operation,
         /// The reporting rank.
         rank: usize,
-        /// How many fit.
+        /// Number of operations that fit.
         capacity: usize,
     },
 }
 
 impl Error {
-    /// Whether the cause may be another rank: the process then ends with exit code 5. Libraries
-    /// without fault tolerance report a lost peer as an MPI error like any other.
+    /// Returns whether the cause may be another rank: the process then ends with exit code 5.
+    /// Libraries without fault tolerance report a lost peer as an MPI error like any other.
     pub fn is_peer_failure(&self) -> bool {
         matches!(
             self,
@@ -180,13 +180,13 @@ impl Error {
     }
 }
 
-/// Which one an operation is among those of its kind that a device was given together: of the
+/// Position of an operation among those of its kind that a device was given together: among the
 /// reductions of a step, the number of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// From 1, in the order of their starts.
+    /// Number from 1, in the order of their starts.
     pub number: usize,
-    /// How many there are.
+    /// Number of these operations.
     pub of: usize,
 }
 

@@ -21,8 +21,8 @@ use super::raw_buffer::RawBuffer;
 /// [`scope`](crate::scope) they may outlive the function that started them, because this owns what
 /// they write to. After construction nothing is allocated.
 ///
-/// While an operation on it is in flight, a range can be neither read nor written; all others can.
-/// After an operation failed nothing can.
+/// While an operation on a range is in flight, the range can be neither read nor written; all
+/// others can. After a failed operation no range can.
 ///
 /// Dropping this waits for all operations as the end of a scope does, and leaks the memory if it is
 /// [at risk](Collective::memory_at_risk). Forgetting it only leaks.
@@ -33,7 +33,7 @@ pub struct Incoming<'world, E: Element> {
     buffer: ManuallyDrop<DeviceBuffer<E>>,
     /// Its first element, where that is in the host's memory.
     host: Option<NonNull<E>>,
-    /// In the order of their starts; no two ranges overlap.
+    /// Operations in flight, in the order of their starts; no two ranges overlap.
     in_flight: VecDeque<InFlight>,
     has_failed: bool,
 }
@@ -68,12 +68,12 @@ impl<'world, E: Element> Incoming<'world, E> {
         self.buffer.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Whether an operation on any of these elements is in flight.
+    /// Returns whether an operation on any of these elements is in flight.
     pub fn is_in_flight(&self, range: &Range<usize>) -> bool {
         self.position(range).is_some()
     }
@@ -132,8 +132,8 @@ impl<'world, E: Element> Incoming<'world, E> {
     /// The elements of a range.
     ///
     /// # Panics
-    /// When the range does not lie inside the buffer, when an operation on it is in flight, after a
-    /// failure, and in a plan, where there is no memory.
+    /// Panics if the range does not lie inside the buffer, if an operation on it is in flight,
+    /// after a failure, and in a plan, where there is no memory.
     pub fn get(&self, range: Range<usize>) -> View<'_, E> {
         self.require_accessible(&range);
         let Some(start) = self.host else { return self.buffer.view().slice(range) };

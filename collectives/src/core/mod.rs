@@ -1,4 +1,4 @@
-//! What every backend shares: the trait, operations and their buffers, and the safe interfaces.
+//! Types that all backends share: the trait, operations and their buffers, and the safe interfaces.
 
 mod blocking;
 pub(crate) mod bucket;

@@ -1,4 +1,4 @@
-//! What can be done with a buffer.
+//! Operations on buffers, and their timings.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ pub enum Channel {
     Control,
 }
 
-/// What is done with a buffer of `len` elements on every rank. Everything is in place.
+/// Operation on a buffer of `len` elements on every rank. All operations are in place.
 ///
 /// All ranks must start the collective operations of one channel in the same order, with the same
 /// operation, element type and length; and either all on the same range of a backend's
@@ -95,12 +95,12 @@ impl fmt::Display for Operation {
     }
 }
 
-/// When an operation ran, and on how much.
+/// Start and end of an operation, and the size of its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// When the backend started it.
+    /// Time at which the backend started it.
     pub started: Instant,
-    /// When it was complete on this rank.
+    /// Time at which it was complete on this rank.
     pub ended: Instant,
     /// Size of the buffer in bytes.
     pub bytes: usize,
@@ -109,11 +109,11 @@ pub struct Timing {
 /// An operation that a device has completed after its computation was made to wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
-    /// What it was.
+    /// The operation.
     pub operation: Operation,
-    /// When it ran.
+    /// Its timing.
     pub timing: Timing,
-    /// When the device's computation began to wait for it, or would have if it had not been over.
+    /// Time at which the device's computation began to wait, or would have if it had not been over.
     pub wait_start: Instant,
 }
 

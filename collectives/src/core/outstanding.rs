@@ -82,7 +82,7 @@ impl OutstandingTable {
         self.entries[slot as usize].outcome = Some(outcome);
     }
 
-    /// Takes the outcome and frees the entry, if the job is complete.
+    /// Removes the outcome and frees the entry, if the job is complete.
     pub(crate) fn take_outcome(&mut self, ticket: &Ticket) -> Option<Result<Timing, Error>> {
         let entry = &mut self.entries[ticket.slot as usize];
         let is_ours = entry.generation == ticket.generation && entry.job.is_some();
@@ -101,7 +101,7 @@ impl OutstandingTable {
         self.free.push(ticket.slot);
     }
 
-    /// How many jobs are entered.
+    /// Number of jobs that are entered.
     #[cfg(feature = "mpi")]
     pub(crate) fn len(&self) -> usize {
         OUTSTANDING_MAX - self.free.len()

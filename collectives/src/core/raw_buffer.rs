@@ -48,7 +48,7 @@ impl RawBuffer {
     /// A range of the elements.
     ///
     /// # Panics
-    /// When the range does not lie inside.
+    /// Panics if the range does not lie inside.
     #[cfg(feature = "mpi")]
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {self:?}");
@@ -58,7 +58,7 @@ impl RawBuffer {
         Self { start, len: range.len(), ..self }
     }
 
-    /// Where the elements are.
+    /// Place of the elements.
     pub fn place(self) -> Place {
         self.place
     }
@@ -73,7 +73,7 @@ impl RawBuffer {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }

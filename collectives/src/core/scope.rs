@@ -148,8 +148,8 @@ impl Pending<'_> {
         self.collective.wait(ticket, deadline)
     }
 
-    /// Lets later computation of the buffer's device wait for the operation; blocks where that is
-    /// the host. See [`Collective::join`].
+    /// Lets later computation of the buffer's device wait for the operation; on the host, blocks.
+    /// See [`Collective::join`].
     ///
     /// # Errors
     /// Those of [`Collective::join`].

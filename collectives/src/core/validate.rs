@@ -7,7 +7,7 @@ use super::operation::Operation;
 use super::raw_buffer::RawBuffer;
 
 impl Operation {
-    /// Whether a backend that reads and writes the host's memory may start the operation on a
+    /// Checks that a backend that reads and writes the host's memory may start the operation on a
     /// buffer.
     pub(crate) fn require_host(self, buffer: RawBuffer) -> Result<(), Error> {
         match buffer.place() {
@@ -16,7 +16,7 @@ impl Operation {
         }
     }
 
-    /// Whether this rank may start the operation on a buffer.
+    /// Checks that this rank may start the operation on a buffer.
     pub(crate) fn validate(
         self,
         buffer: RawBuffer,

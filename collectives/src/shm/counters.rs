@@ -1,4 +1,4 @@
-//! What a rank publishes to the others of its node, in memory that all of them map.
+//! Progress that a rank publishes to the other ranks of its node, in memory that all of them map.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -24,7 +24,7 @@ pub(crate) struct RankCounters {
     pub(crate) wakeup: FutexEvent,
     /// Collective operations that the rank has started, by channel.
     pub(crate) started: Padded<[AtomicU64; 2]>,
-    /// By sequence.
+    /// Progress by sequence.
     pub(crate) sequences: [SequenceCounters; 2],
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct RankCounters {
 pub(crate) struct SequenceCounters {
     /// Rounds that the rank has finished: two per stage.
     pub(crate) rounds: Padded<AtomicU64>,
-    /// Where the buffer of the current stage lies.
+    /// Code of the current stage's buffer.
     pub(crate) location: Padded<AtomicU64>,
 }
 
@@ -51,7 +51,7 @@ impl Counters {
     /// Size of one rank's counters.
     pub(super) const BYTES: usize = size_of::<RankCounters>();
 
-    /// In a shared buffer of [`Self::BYTES`] zeros, which is used for nothing else.
+    /// Places the counters in a shared buffer of [`Self::BYTES`] zeros that has no other use.
     pub(super) fn new(buffer: SharedBuffer) -> Self {
         assert!(buffer.bytes() >= Self::BYTES, "{} bytes", buffer.bytes());
         Self(buffer)

@@ -17,7 +17,7 @@ pub(crate) struct FutexEvent {
 impl FutexEvent {
     /// Wakes the waiting thread, if there is one. Costs a fence and a load where there is none.
     ///
-    /// What the waiting thread is to see must have been stored before.
+    /// Data that the waiting thread must see has to be stored before this call.
     pub(crate) fn notify(&self) {
         // Pairs with the fence in `wait_unless`: either the waiting thread sees what was stored
         // before this, or we see that it waits.
@@ -39,7 +39,7 @@ impl FutexEvent {
         fence(Ordering::SeqCst);
         if !is_ready() {
             let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
-            // Whatever the result (woken, timed out, interrupted), the caller looks again.
+            // The caller checks again after any result (woken, timed out, interrupted).
             let _ = futex::wait(&self.notifications, futex::Flags::empty(), seen, timeout.as_ref());
         }
         self.is_waiting.store(0, Ordering::Relaxed);

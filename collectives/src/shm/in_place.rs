@@ -32,7 +32,7 @@ pub(super) unsafe fn reduce(buffer: &SharedBuffer, offset: usize, chunks: &Chunk
 /// Copies a chunk of the owner's part to this rank's buffer.
 ///
 /// # Safety
-/// As for [`reduce`], except that others may read the range in the owner's buffer.
+/// The contract of [`reduce`] holds, except that others may read the range in the owner's buffer.
 pub(super) unsafe fn gather(
     buffer: &SharedBuffer,
     offset: usize,

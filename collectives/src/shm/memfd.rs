@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 /// The name of the memory in `/proc/PID/maps`.
 const NAME: &str = "yardstick-shm";
 
-/// Where another process of the same machine finds shared memory, while its creator keeps the file
+/// Identifies shared memory for other processes of the machine, while its creator keeps the file
 /// open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handle {

@@ -1,8 +1,8 @@
-//! The ranks of one node work on buffers that all of them map.
+//! Work of the ranks of one node on buffers that all of them map.
 //!
-//! Every rank creates a memfd for each of its shared buffers, and the others of the node map it
-//! ([`share`]). A [`SharedBuffer`](shared_buffer::SharedBuffer) is one such buffer per rank: each
-//! rank sums its part of all of them in place ([`in_place`]), without a copy in between. Ranks
+//! Every rank creates a memfd for each of its shared buffers, and the other ranks of the node map
+//! it ([`share`]). A [`SharedBuffer`](shared_buffer::SharedBuffer) is one such buffer per rank:
+//! each rank sums its part of all of them in place ([`in_place`]), without a copy in between. Ranks
 //! synchronise by monotonic counters and futexes in a shared buffer of their own ([`counters`]). No
 //! rank ever holds a lock, so a killed rank leaves none behind.
 

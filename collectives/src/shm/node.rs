@@ -12,7 +12,7 @@ use crate::{Channel, RawBuffer};
 /// Bits of a location's code that are the offset; above is the number of the shared buffer.
 const OFFSET_BITS: u32 = 48;
 
-/// A rank and the memory that it shares with the others of its node.
+/// A rank and the memory that it shares with the other ranks of its node.
 #[derive(Debug)]
 pub(crate) struct Node {
     counters: Counters,
@@ -21,13 +21,13 @@ pub(crate) struct Node {
     buffers: RwLock<Vec<Arc<SharedBuffer>>>,
 }
 
-/// Where a rank's buffer lies in its node's shared buffers.
+/// Location of a rank's buffer in its node's shared buffers.
 #[derive(Debug, Clone)]
 pub(crate) struct Location {
     pub(super) buffer: Arc<SharedBuffer>,
-    /// From the start of the rank's shared buffer, in bytes.
+    /// Offset from the start of the rank's shared buffer, in bytes.
     pub(super) offset: usize,
-    /// The same on all ranks for the same range of the same buffer; never 0.
+    /// Equal on all ranks for the same range of the same buffer; never 0.
     pub(super) code: u64,
 }
 
@@ -62,7 +62,7 @@ impl Node {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 
-    /// Where some memory of this rank lies in a shared buffer; `None` where it does not.
+    /// Location of this rank's memory in a shared buffer; `None` where it lies in none.
     pub(crate) fn locate(&self, memory: RawBuffer) -> Option<Location> {
         if memory.is_empty() {
             return None;
@@ -82,7 +82,7 @@ impl Node {
         &self.own_counters().wakeup
     }
 
-    /// This rank starts its next collective operation on a channel.
+    /// Records that this rank starts its next collective operation on a channel.
     pub(crate) fn record_start(&self, channel: Channel) {
         self.own_counters().started.0[channel as usize].fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How the ranks of a node map each other's memory, or agree that they cannot.
+//! Mapping of each other's memory by the ranks of a node, or their agreement that they cannot.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -8,7 +8,7 @@ use super::memfd::Handle;
 use super::shared_buffer::{Export, SharedBuffer};
 use crate::{Collective, Error};
 
-/// Why no rank shares memory. The same on all ranks.
+/// Reason why no rank shares memory. Equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} could not {action}: {cause}")]
 pub(crate) struct Unavailable {

@@ -10,14 +10,14 @@ use super::memfd::{self, Created, Handle};
 /// One buffer per rank of a node, zeros at first. They stay mapped as long as this lives.
 #[derive(Debug)]
 pub(crate) struct SharedBuffer {
-    /// By local rank.
+    /// Mappings by local rank.
     maps: Vec<MmapRaw>,
     local: usize,
     /// Open, because the other ranks map this rank's buffer through it.
     _file: File,
 }
 
-/// This rank's buffer, before the others' are mapped.
+/// This rank's buffer, before those of its peers are mapped.
 #[derive(Debug)]
 pub(super) struct Export {
     created: Created,
@@ -29,7 +29,7 @@ impl Export {
         Ok(Self { created: memfd::create(bytes)?, bytes })
     }
 
-    /// Where the other ranks find it.
+    /// Handle by which the other ranks find it.
     pub(super) fn handle(&self) -> Handle {
         self.created.handle
     }
@@ -41,7 +41,7 @@ impl Export {
         peers.map(|(_, &handle)| memfd::open(handle, self.bytes)).collect()
     }
 
-    /// Adds this rank's own buffer to the mapped ones of its peers.
+    /// Adds this rank's own buffer to the mapped buffers of its peers.
     pub(super) fn join(self, local: usize, peers: Vec<MmapRaw>) -> SharedBuffer {
         let mut maps = peers;
         maps.insert(local, self.created.map);

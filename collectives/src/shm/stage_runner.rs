@@ -3,7 +3,7 @@
 //! A stage has two rounds. In the first each rank publishes where its buffer lies; when all have,
 //! each works on its part of all buffers. In the second each rank announces that it has finished;
 //! when all have, nobody touches its buffer any more. A rank finishes a round by counting it, and
-//! waits until the others have counted as many.
+//! waits until the other ranks have counted as many.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::stages::stage::{Stage, StageKind};
 /// cache, and for the communication thread to return often to its other operations.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// At least one page of each.
+/// Minimum of a chunk: one page of each buffer.
 const CHUNK_BYTES_MIN: usize = 4 << 10;
 
-/// The result of an attempt to go on.
+/// The result of an attempt to make progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Other ranks are behind.
@@ -58,13 +58,13 @@ struct Running {
 
 #[derive(Debug)]
 enum State {
-    /// To publish where this rank's buffer lies.
+    /// Publish where this rank's buffer lies.
     Publish,
-    /// To wait until the others have published theirs.
+    /// Wait until the other ranks have published theirs.
     AwaitStart,
-    /// To work on the buffers, from this step on.
+    /// Work on the buffers, from this step on.
     Work(usize),
-    /// To wait until the others no longer touch this rank's buffer.
+    /// Wait until the other ranks no longer touch this rank's buffer.
     AwaitEnd,
 }
 
@@ -77,7 +77,7 @@ impl StageRunner {
         self.running.is_none()
     }
 
-    /// Whether there is a stage, and no other rank is behind.
+    /// Returns whether there is a stage, and no other rank is behind.
     pub(crate) fn can_progress(&self) -> bool {
         !self.is_idle() && self.peers_have_caught_up()
     }
@@ -94,7 +94,7 @@ impl StageRunner {
         self.running = Some(Running { chunks, location, state: State::Publish });
     }
 
-    /// Whether other ranks may write to the buffer of the stage.
+    /// Returns whether other ranks may write to the buffer of the stage.
     pub(crate) fn is_exposed(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
             let is_published = !matches!(running.state, State::Publish);
@@ -105,7 +105,8 @@ impl StageRunner {
     /// Advances the stage by one state or one chunk, if no other rank is behind.
     ///
     /// # Errors
-    /// When the ranks' buffers do not lie at one location. The runner must not be used any more.
+    /// Fails if the ranks' buffers do not lie at one location. The runner must then not be used
+    /// again.
     ///
     /// # Safety
     /// The stage's buffer is valid and nobody else's until this returns [`Step::Complete`], or is
@@ -177,7 +178,7 @@ impl StageRunner {
         true
     }
 
-    /// Whether all ranks passed the same range of the same shared buffer.
+    /// Checks that all ranks passed the same range of the same shared buffer.
     fn compare_locations(&self, own: u64) -> Result<(), LocationMismatch> {
         let differs = |&local: &usize| {
             let counters = self.node.sequence_counters(local, self.sequence);

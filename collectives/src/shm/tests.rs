@@ -119,7 +119,7 @@ fn sum(ranks: usize, index: usize) -> f64 {
     (1..ranks).fold(value(0, index), |sum, rank| sum + value(rank, index))
 }
 
-/// What a stage must leave in a rank's buffer.
+/// Expected value in a rank's buffer after a stage.
 fn expected(
     kind: StageKind,
     partition: &Partition,

@@ -11,7 +11,7 @@ const ALIGN_ELEMENTS: usize = 32;
 #[derive(Debug, Clone)]
 pub(crate) struct Chunks {
     pub(crate) stage: Stage,
-    /// Of the group.
+    /// Members of the group.
     members: usize,
     /// Chunks of the longest part.
     pub(crate) count: usize,

@@ -1,4 +1,4 @@
-//! Which elements of a buffer belong to which member of a group.
+//! Division of a buffer's elements among the members of a group.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ const ALIGN_ELEMENTS: usize = 32;
 /// Divides a buffer among the members of a group.
 #[derive(Debug, Clone)]
 pub(crate) enum Partition {
-    /// As many nearly equal parts as there are members.
+    /// One part per member, of nearly equal size.
     Even {
-        /// Of the buffer, in elements.
+        /// Length of the buffer, in elements.
         len: usize,
     },
     /// Member i owns the `positions[i]`-th of equal parts.
     Placed {
         /// One per member.
         positions: Arc<[usize]>,
-        /// Of one part, in elements.
+        /// Length of one part, in elements.
         len: usize,
     },
     /// One member owns all of it.
     Whole {
         /// The member.
         owner: usize,
-        /// Of the buffer, in elements.
+        /// Length of the buffer, in elements.
         len: usize,
     },
 }

@@ -3,17 +3,17 @@
 use super::partition::Partition;
 use crate::RawBuffer;
 
-/// What is done with a buffer. All members of the group do the same, with the same partition.
+/// Operation on a buffer, with the same kind and partition on all members of the group.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) kind: StageKind,
     /// This member's buffer.
     pub(crate) buffer: RawBuffer,
-    /// Which part belongs to which member.
+    /// Assignment of parts to members.
     pub(crate) partition: Partition,
 }
 
-/// What a stage does.
+/// Kind of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageKind {
     /// The owner of each part ends with its sum over the group; other parts stay as they are.

@@ -17,7 +17,7 @@ const TILE: usize = 1024;
 /// accesses these elements meanwhile.
 ///
 /// # Panics
-/// When the type is one that `Operation::validate` refuses to sum, or there are no addends.
+/// Panics if `Operation::validate` refuses to sum the type, or if there are no addends.
 pub(crate) unsafe fn sum_in_order(
     dtype: Dtype,
     len: usize,

@@ -9,7 +9,7 @@ use super::{NETWORKS, is_network};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Channel(pub u16, pub u16);
 
-/// What one line says.
+/// Content of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
     /// The rank that sends.
@@ -24,13 +24,13 @@ pub struct Connection {
     pub name: String,
     /// Number of the NIC, over a network.
     pub nic: Option<u32>,
-    /// Whether it says that the NIC reads or writes the GPU's memory.
+    /// The line reports that the NIC reads or writes the GPU's memory.
     pub has_gdr: bool,
 }
 
 impl Connection {
-    /// Reads what follows `NCCL INFO ` in a line. `None` where that is about something else, or too
-    /// damaged to tell the ranks and the transport.
+    /// Parses the text after `NCCL INFO ` in a line. `None` if it is about something else, or too
+    /// damaged to identify the ranks and the transport.
     ///
     /// ```
     /// # use yardstick_collectives::transports::{Connection, Side};
@@ -61,7 +61,7 @@ impl Connection {
         Some(Self { from, to, side, channel: Channel::parse(channel)?, name, nic, has_gdr })
     }
 
-    /// Whether it is over a network, where GPUDirect RDMA matters.
+    /// Returns whether it is over a network, where GPUDirect RDMA matters.
     pub fn is_network(&self) -> bool {
         is_network(&self.name)
     }
@@ -82,7 +82,7 @@ fn rank(text: &str) -> Option<usize> {
     number.parse().ok().filter(|_| is_device)
 }
 
-/// What follows `via`.
+/// Text after `via`, parsed.
 struct Path {
     name: String,
     nic: Option<u32>,
@@ -122,7 +122,7 @@ impl Path {
     }
 }
 
-/// Whether this may be a name that NCCL or a plugin gives, and not the start of another line.
+/// Returns whether this may be a name given by NCCL or a plugin, and not the start of another line.
 fn is_name(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" _-.".contains(&byte);
     !text.is_empty() && text.bytes().all(is_allowed)

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::connection::{Channel, Connection};
 use super::nics::NicNames;
 
-/// Before the text of each line of level INFO.
+/// Precedes the text of each line of level INFO.
 const MARK: &str = "NCCL INFO ";
 
 /// Start of the line of a process whose ranks are summed by the switch of their NVLinks.
 const NVLS: &str = "NVLS comm ";
 
-/// What a log says about transports: of one rank, or of several that write to one file.
+/// Transports in a log: of one rank, or of several that write to one file.
 ///
 /// ```
 /// # use yardstick_collectives::transports::{Log, transports};
@@ -36,7 +36,7 @@ pub struct PairEnd {
     pub from: usize,
     /// The rank that receives; `None` for the switch, of which both ends are of `from`.
     pub to: Option<usize>,
-    /// Which end.
+    /// Sending or receiving end.
     pub side: Side,
     /// The names of its transports, as a rule one.
     pub names: BTreeSet<String>,
@@ -71,12 +71,12 @@ impl Log {
         }
     }
 
-    /// All ends that it has evidence of. Lines of NVLS do not tell the rank.
+    /// Ends for which the log has evidence. Lines of NVLS do not name the rank.
     pub fn ends(&self) -> Vec<PairEnd> {
         self.connections.values().map(|end| self.end(end)).collect()
     }
 
-    /// Those of one rank, in the log of its process: of other ranks, their own logs decide.
+    /// Ends of one rank, in the log of its process: other ranks' own logs decide about theirs.
     pub fn ends_of(&self, rank: usize) -> Vec<PairEnd> {
         let mut ends = self.ends();
         ends.retain(|end| end.rank() == rank);
@@ -122,7 +122,7 @@ impl PairEnd {
         }
     }
 
-    /// Adds what another log says about the same end.
+    /// Adds another log's evidence about the same end.
     pub(super) fn merge(&mut self, other: Self) {
         self.names.extend(other.names);
         self.nics.extend(other.nics);

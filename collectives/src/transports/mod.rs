@@ -1,6 +1,6 @@
-//! What NCCL's log says about the transport between each pair of ranks.
+//! Transport between each pair of ranks, read from NCCL's log.
 //!
-//! NCCL has no call that tells what it chose, but logs one line when it connects a channel:
+//! NCCL has no call that reports its choice, but logs one line when it connects a channel:
 //!
 //! ```text
 //! node-a:71:90 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
@@ -18,13 +18,13 @@
 //!   on.
 //! - Sums in a switch have no pairs. Over a network both ends of a rank are logged, as in
 //!   `CollNet 00/0 : 1 [send] via COLLNET/SHARP/0/GDRDMA`; within a node one line of each process
-//!   begins with `NVLS comm`. They may be the only ones: rings are connected only where used.
+//!   begins with `NVLS comm`. A log may have only these: rings are connected only where used.
 //!
 //! Source: `src/transport/{p2p,shm,net,coll_net}.cc` and `src/debug.cc` of NCCL 2.18.6 to 2.30.7.
-//! Over these versions SHM lost the receiver's half (`SHM/direct/direct` until 2.30.4), `MNNVL`
-//! came with 2.20, `(PCI)` and optional timestamps before the host's name with 2.26. All of these
-//! lines are logged at level INFO, for subsystem INIT as well as for the transport's own.
-//! NCCL connects when an operation first needs it (since 2.22), so a log is complete only after the
+//! Over these versions SHM lost the receiver's half (`SHM/direct/direct` until 2.30.4); 2.20 added
+//! `MNNVL`, and 2.26 added `(PCI)` and optional timestamps before the host's name. All of these
+//! lines are logged at level INFO, for subsystem INIT as well as for the transport's own. NCCL
+//! connects when an operation first needs it (since 2.22), so a log is complete only after the
 //! first operations of every kind.
 //!
 //! Everything here is a function of text. A line that is damaged, as in a file that several
@@ -44,7 +44,7 @@ pub use record::network::{EndWithoutGdr, NetworkEnd, Side, Transport, ends_witho
 /// Starts of the names of transports over a network: to a rank, and to a switch that sums.
 const NETWORKS: [&str; 2] = ["NET/", "COLLNET/"];
 
-/// Whether a transport is over a network, where GPUDirect RDMA matters.
+/// Returns whether a transport is over a network, where GPUDirect RDMA matters.
 fn is_network(name: &str) -> bool {
     NETWORKS.iter().any(|network| name.starts_with(network))
 }

@@ -54,7 +54,7 @@ impl Pair {
         }
     }
 
-    /// Those that either end has logged: the other end has them too.
+    /// Network channels that either end has logged: the other end has them too.
     fn network_channels(&self) -> BTreeSet<Channel> {
         let ends = [&self.send, &self.receive];
         ends.into_iter().flat_map(|end| end.with_gdr.union(&end.without_gdr)).copied().collect()

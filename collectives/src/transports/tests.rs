@@ -90,7 +90,7 @@ fn nothing_logged_is_no_evidence() {
     assert_eq!(parsed(""), []);
 }
 
-/// What a rank logs counts for its own end alone, and both ends are needed.
+/// A rank's log counts for its own end alone, and both ends are needed.
 #[test]
 fn ranks_that_log_nothing_have_no_gdr() {
     let own = |rank: usize| {

@@ -31,7 +31,7 @@ pub(crate) struct OnDevice<'a> {
     nccl: &'a Nccl<'a>,
     device: &'a Cuda,
     channels: Channels,
-    /// By the text of their tickets.
+    /// Copies in flight, by the text of their tickets.
     in_flight: Mutex<HashMap<String, Box<dyn Copied>>>,
     used_device: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl<'a> OnDevice<'a> {
         Self { nccl, device, channels, in_flight, used_device: AtomicBool::new(false) }
     }
 
-    /// Whether any operation was carried out on the device.
+    /// Returns whether any operation was carried out on the device.
     pub(crate) fn used_device(&self) -> bool {
         self.used_device.load(Ordering::Relaxed)
     }

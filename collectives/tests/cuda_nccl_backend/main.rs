@@ -1,8 +1,8 @@
-//! The contract on NCCL, and what only operations on devices have: joining and settling them. The
-//! ranks are threads, each with a device of its own.
+//! The contract on NCCL, and the operations that only devices have: joining and settling. The ranks
+//! are threads, each with a device of its own.
 //!
-//! Needs devices: `make test-cuda-emulated` provides emulated ones, whose streams are delayed at
-//! random. With real ones, as many ranks are tested as there are devices; three of them may add in
+//! Needs devices: `make test-cuda-emulated` provides emulated devices, whose streams are delayed at
+//! random. Otherwise as many ranks are tested as there are devices; three of them may add in
 //! another order than the contract's.
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ const TERMS: Terms =
 
 /// Set in the process of one test.
 const OWN_PROCESS: &str = "YARDSTICK_TEST_OWN_PROCESS";
-/// What that process prints at its end.
+/// Text that the process prints at its end.
 const PASSED: &str = "passed in a process of its own";
 
 /// Ranks that are tested at most, each with a device.
@@ -83,7 +83,7 @@ fn on_ranks(world: usize, body: impl Fn(Rank<'_>) + Sync) {
     });
 }
 
-/// The same on two ranks; nothing where there is one device, as on a machine with one GPU.
+/// Runs `body` on two ranks; does nothing where there is one device, as on a machine with one GPU.
 fn on_two_ranks(body: impl Fn(Rank<'_>) + Sync) {
     match *worlds().end() {
         1 => eprintln!("not shown: there is one device"),

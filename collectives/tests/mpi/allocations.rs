@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::counting::own_calls;
 use yardstick_collectives::{Collective, Operation, scope};
 
-/// After a warm-up, starting and waiting allocate nothing on this thread.
+/// Starting and waiting allocate nothing on this thread, after a warm-up.
 pub(crate) fn steady_state_allocates_nothing(collective: &dyn Collective) {
     let mut buffers = vec![vec![1f32; 12_000]; 8];
     let mut flags = [0f64; 4];

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(100);
 pub(crate) struct Job {
     /// mpirun returned 0.
     pub(crate) success: bool,
-    /// What each rank wrote last; empty if nothing.
+    /// Last text that each rank wrote; empty if none.
     pub(crate) outcomes: Vec<String>,
     output: String,
 }
@@ -28,7 +28,7 @@ impl Job {
         Self::run_on(world, role, Sharing::On)
     }
 
-    /// The same with another kind of sharing.
+    /// Runs a role on `world` ranks with the given kind of sharing.
     pub(crate) fn run_on(world: usize, role: Role, sharing: Sharing) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -95,7 +95,7 @@ fn wait(mut child: Child) -> Option<ExitStatus> {
     None
 }
 
-/// Whether a process exists and is not just waiting to be reaped.
+/// Returns whether a process exists and is not just waiting to be reaped.
 pub(crate) fn is_running(pid: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ")

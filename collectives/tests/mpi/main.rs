@@ -1,4 +1,4 @@
-//! The contract on MPI, and what happens when a rank is missing. Needs an `mpirun`.
+//! The contract on MPI, and the behaviour when a rank is missing. Needs an `mpirun`.
 //!
 //! Each test runs this same executable under mpirun, where the test `rank_of_a_job` is what every
 //! rank executes. `YARDSTICK_MPIRUN` names another launcher than `mpirun`, and
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use job::Job;
 use roles::{Role, Sharing};
 
-/// Not a test by itself: what a rank under mpirun does, as the environment says.
+/// Entry point of a rank under mpirun, with the role from the environment; not a test by itself.
 #[test]
 fn rank_of_a_job() {
     if let Some(role) = Role::from_environment() {
@@ -142,7 +142,7 @@ fn a_killed_rank_ends_the_job() {
     }
 }
 
-/// With a launcher that does not end the job, survivors find out for themselves.
+/// Survivors detect the failure themselves under a launcher that does not end the job.
 #[test]
 fn survivors_of_a_killed_rank_get_an_error() {
     let job = Job::run(2, Role::Survive);

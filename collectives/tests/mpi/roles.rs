@@ -1,4 +1,4 @@
-//! What a rank does in each kind of job.
+//! Roles of the ranks in each kind of job.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -57,14 +57,14 @@ pub(crate) enum Role {
     NoMapping,
 }
 
-/// Whether ranks share memory.
+/// Sharing of memory among ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// All do.
+    /// All ranks share memory.
     On,
     /// MPI moves all data.
     Off,
-    /// Those of each of these simulated nodes do.
+    /// Ranks of each of these simulated nodes share memory.
     Nodes(&'static [usize]),
 }
 
@@ -83,7 +83,7 @@ impl Sharing {
         };
     }
 
-    /// By rank; empty where they do not matter.
+    /// Simulated nodes by rank; empty where they do not matter.
     fn nodes(self) -> &'static [usize] {
         match self {
             Self::Nodes(nodes) => nodes,
@@ -143,12 +143,12 @@ impl Role {
         }
     }
 
-    /// How rank 1 is lost.
+    /// Signal by which rank 1 is lost.
     fn signal(self) -> &'static str {
         if self == Self::Hang { "-STOP" } else { "-KILL" }
     }
 
-    /// Does what the role says, and writes `ok` for the test to read.
+    /// Plays the role, and writes `ok` for the test to read.
     pub(crate) fn play(self) {
         let sharing = Sharing::from_environment();
         let options = MpiOptions {
@@ -205,7 +205,7 @@ impl Role {
     }
 }
 
-/// By the launcher, as MPI is not open yet.
+/// Returns whether the launcher gave this process the rank: MPI is not open yet.
 fn is_rank(wanted: &str) -> bool {
     let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
     names.iter().any(|name| std::env::var(name).is_ok_and(|rank| rank == wanted))
@@ -289,7 +289,7 @@ fn close_alone(mpi: Mpi) {
     write(0, "ok");
 }
 
-/// Rank 1 dies or stops in the middle of a series of operations; rank 0 goes on until it notices.
+/// Rank 1 dies or stops in the middle of a series of operations; rank 0 continues until it notices.
 ///
 /// In a shared buffer peers write to other ranks' buffers in an all-reduce alone.
 fn be_lost(role: Role, mpi: Mpi) {
@@ -326,7 +326,7 @@ fn be_lost(role: Role, mpi: Mpi) {
     finish(mpi, 1);
 }
 
-/// What the system calls the memory that this process shares with its node.
+/// Line of `/proc/self/maps` for the memory that this process shares with its node.
 fn shared_memory() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().find(|line| line.contains("yardstick-shm")).unwrap_or_default().to_owned()
@@ -358,7 +358,7 @@ fn write(rank: usize, text: &str) {
     std::fs::write(outcome_path(rank), text).unwrap();
 }
 
-/// What this process has computed, in ticks of 10 ms.
+/// CPU time of this process, in ticks of 10 ms.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields = stat.rsplit(')').next().unwrap(); // the name before may hold spaces

@@ -1,8 +1,8 @@
 //! Compiled kernels on disk, so that only the first run on a machine waits for the compiler.
 //!
 //! A file is named by the digest of all that decides its content, and is never changed. It is
-//! written beside its place and renamed into it, so that processes of one machine never see half of
-//! a file. A cache that cannot be used costs time, and is no error.
+//! written to a temporary file beside it and renamed, so that processes of one machine never see
+//! half of a file. A cache that cannot be used costs time, and is no error.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = MAGIC.len() + 8 + blake3::OUT_LEN;
 /// The machine code of a source for an architecture, from the cache or else from NVRTC.
 ///
 /// # Errors
-/// When NVRTC is missing, or the source does not compile.
+/// Fails if NVRTC is missing, or if the source does not compile.
 pub fn get_or_compile(source: &Source<'_>, architecture: &str) -> Result<Vec<u8>, Error> {
     let compiler = identity(Libraries::open_nvrtc()?);
     let compile = || Ok(nvrtc::compile(source, architecture)?.cubin);
@@ -45,7 +45,7 @@ fn folder(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(base.join("cubin"))
 }
 
-/// Which compiler it is: another build of one version is another compiler.
+/// Identity of the compiler: another build of one version is another compiler.
 fn identity(nvrtc: &Library) -> String {
     let file = fs::metadata(nvrtc.path()).ok();
     let bytes = file.as_ref().map_or(0, fs::Metadata::len);
@@ -111,7 +111,7 @@ fn opened(mut file: Vec<u8>) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// Writes a file that others see as a whole or not at all.
+/// Publishes a file atomically: readers see it as a whole or not at all.
 fn publish(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;

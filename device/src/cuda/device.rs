@@ -1,4 +1,4 @@
-//! One CUDA device as a rank uses it: its context, and the stream that computes.
+//! One CUDA device as a rank uses it: its context, and the compute stream.
 #![allow(unsafe_code)] // switches off cudarc's tracking of events
 
 use std::fmt;
@@ -30,26 +30,26 @@ impl Cuda {
     /// Opens a device, with what training needs of CUDA's libraries.
     ///
     /// # Errors
-    /// One sentence that says what is missing, for a person.
+    /// Returns one sentence that names the missing component, for a person.
     pub fn open(ordinal: usize) -> Result<Self, Error> {
         let libraries = Libraries::open(&Required::TRAINING)?;
         let properties = properties::of(ordinal)?;
         properties::require_new_enough(&properties)?;
         let context = CudaContext::new(ordinal).at_startup("opening the device")?;
         // SAFETY: the tracking orders the streams of `CudaSlice`s, which are not used here: buffers
-        // are used on one stream, and marks order that with others.
+        // are used on one stream, and marks order that with other streams.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream().during("making the stream that computes")?;
         let elapsed_time = event::elapsed_time(libraries)?;
         Ok(Self { shared: Arc::new(Shared { compute, context, properties, elapsed_time }) })
     }
 
-    /// What the device is.
+    /// Properties of the device.
     pub fn properties(&self) -> &DeviceProperties {
         &self.shared.properties
     }
 
-    /// Its streaming multiprocessors.
+    /// Number of its streaming multiprocessors.
     pub fn multiprocessors(&self) -> usize {
         self.shared.properties.multiprocessors as usize
     }
@@ -64,7 +64,7 @@ impl Cuda {
         &self.shared.compute
     }
 
-    /// Makes it the device of the calling thread, for calls of libraries.
+    /// Makes this the current device of the calling thread, for calls of libraries.
     ///
     /// # Errors
     /// Those of the driver.
@@ -76,7 +76,7 @@ impl Cuda {
         self.shared.elapsed_time
     }
 
-    /// Another stream. What it is given goes before what waits on the stream that computes.
+    /// Creates a stream whose work runs before work that waits on the compute stream.
     ///
     /// # Errors
     /// Those of the driver.
@@ -98,12 +98,12 @@ impl Cuda {
         Ok(free as u64)
     }
 
-    /// Memory of zeros, in the order of the stream that computes.
+    /// Memory of zeros, in the order of the compute stream.
     pub(crate) fn zeroed(&self, bytes: usize) -> Result<CudaMemory, Error> {
         CudaMemory::zeroed(self, bytes)
     }
 
-    /// Waits until all work of the stream that computes is done.
+    /// Waits until all work of the compute stream is done.
     ///
     /// # Errors
     /// Those of that work.
@@ -117,7 +117,7 @@ impl Cuda {
     /// Those of that work.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// Panics if the lengths differ.
     pub fn read<E: Element>(&self, elements: View<'_, E>, host: &mut [E]) -> Result<(), Error> {
         memory::copy_to_host(self, elements, host)?;
         self.synchronize()
@@ -129,7 +129,7 @@ impl Cuda {
     /// Those of work before.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// Panics if the lengths differ.
     pub fn write<E: Element>(&self, elements: ViewMut<'_, E>, host: &[E]) -> Result<(), Error> {
         memory::copy_from_host(self, elements, host)?;
         self.synchronize()
@@ -157,7 +157,7 @@ impl Cuda {
     /// Those of the driver.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// Panics if the lengths differ.
     pub fn copy<E: Element>(&self, to: ViewMut<'_, E>, from: View<'_, E>) -> Result<(), Error> {
         memory::copy(self, to, from)
     }

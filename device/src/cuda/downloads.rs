@@ -1,4 +1,4 @@
-//! Copies from a device to the host beside the work of the stream that computes.
+//! Copies from a device to the host, concurrent with the compute stream.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::memory;
 use super::page_locked::PageLocked;
 use crate::{Element, View};
 
-/// Size of a piece: so large that its start does not count, and one is copied on by the host while
-/// the device sends the next.
+/// Size of a piece: so large that its start does not count; the host copies one piece on while the
+/// device sends the next.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Copies to the host on a stream of their own. Neither the stream that computes nor the thread
-/// that gives it work waits for them, so what they read must not be changed before they have ended.
+/// Copies to the host on a stream of their own. Neither the compute stream nor the thread that
+/// gives it work waits for them, so their source must not be changed before they have ended.
 pub struct Downloads {
     stream: Arc<CudaStream>,
-    /// Where the stream that computes was when the copies began.
+    /// Position of the compute stream when the copies began.
     begun: Event,
     pieces: [Piece; 2],
     device: Cuda,
@@ -34,10 +34,10 @@ struct Piece {
 }
 
 impl Downloads {
-    /// Page-locked memory that they take.
+    /// Size of the page-locked memory for staging.
     pub const STAGING_BYTES: u64 = 2 * PIECE_BYTES as u64;
 
-    /// With a stream of their own.
+    /// Creates a stream and page-locked memory for the copies.
     ///
     /// # Errors
     /// Those of the driver.
@@ -51,8 +51,7 @@ impl Downloads {
         Ok(Self { stream, begun: Event::new(device)?, pieces, device: device.clone() })
     }
 
-    /// Orders what is read from here on behind all work that the stream that computes has been
-    /// given so far.
+    /// Orders later reads behind all work that the compute stream has been given so far.
     ///
     /// # Errors
     /// Those of the driver.
@@ -67,7 +66,7 @@ impl Downloads {
     /// Those of the work before.
     ///
     /// # Panics
-    /// When `to` has another size.
+    /// Panics if `to` has another size.
     pub fn read<E: Element>(&mut self, from: View<'_, E>, to: &mut [u8]) -> Result<(), Error> {
         assert_eq!(to.len(), from.len() * size_of::<E>(), "as many bytes in both");
         let elements_max = PIECE_BYTES / size_of::<E>();

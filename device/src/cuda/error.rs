@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUresult;
 use super::search::PATH_VARIABLE;
 use super::{ComputeCapability, CudaVersion};
 
-/// What is missing or failed, by what the user can do about it.
+/// Missing or failed component, by what the user can do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +19,7 @@ pub enum Error {
          to GPUs"
     )]
     NoDriver {
-        /// Where it was looked for.
+        /// Places that were searched.
         searched: Searched,
     },
     /// The driver does not know what this program uses.
@@ -40,12 +40,12 @@ pub enum Error {
     LibraryMissing {
         /// Its name, as in `NVRTC`.
         library: &'static str,
-        /// Where it was looked for.
+        /// Places that were searched.
         searched: Searched,
-        /// How to get it.
+        /// Hint for installing it.
         install: &'static str,
     },
-    /// A library lacks what came with a later version.
+    /// A library lacks functions of a later version.
     #[error(
         "{}: expected {library} {needed} or newer, found {found}; {install}", path.display()
     )]
@@ -58,7 +58,7 @@ pub enum Error {
         found: String,
         /// The oldest that is enough.
         needed: String,
-        /// How to get another.
+        /// Hint for installing another.
         install: &'static str,
     },
     /// A library is older or newer than what this program was written for, or is another one.
@@ -71,7 +71,7 @@ pub enum Error {
         library: &'static str,
         /// Its file.
         path: PathBuf,
-        /// Its version, if it tells.
+        /// Its version, if it reports one.
         version: Option<String>,
         /// The first function that is missing.
         symbol: String,
@@ -89,7 +89,7 @@ pub enum Error {
         library: &'static str,
         /// The file that was chosen.
         path: PathBuf,
-        /// The file that the loader finds, if it tells.
+        /// The file that the loader finds, if it reports one.
         other: Option<PathBuf>,
         /// The name that the loader looks for first.
         link: &'static str,
@@ -111,7 +111,7 @@ pub enum Error {
     DeviceTooOld {
         /// Its product name.
         name: String,
-        /// What it has.
+        /// The device's compute capability.
         found: ComputeCapability,
         /// The least that is enough.
         needed: ComputeCapability,
@@ -123,17 +123,17 @@ pub enum Error {
         free.map_or("less".into(), |free| free.to_string())
     )]
     OutOfMemory {
-        /// How much was asked for.
+        /// Size of the allocation.
         bytes: usize,
-        /// How much is free, if the driver tells.
+        /// Free memory, if the driver reports it.
         free: Option<u64>,
     },
-    /// The driver refused a call, or tells of an error in earlier work.
+    /// The driver refused a call, or reports an error in earlier work.
     #[error("{doing} failed: {status}")]
     Driver {
-        /// What was done, as in `opening the device`.
+        /// The attempted action, as in `opening the device`.
         doing: &'static str,
-        /// What the driver says.
+        /// The driver's status.
         status: DriverStatus,
     },
     /// The driver does not start, or does not open a device: something of its installation is
@@ -143,9 +143,9 @@ pub enum Error {
          driver's device files, /dev/nvidia-uvm too"
     )]
     Startup {
-        /// What was done, as in `opening the device`.
+        /// The attempted action, as in `opening the device`.
         doing: &'static str,
-        /// What the driver says.
+        /// The driver's status.
         status: DriverStatus,
     },
     /// The driver refused a kernel.
@@ -153,9 +153,9 @@ pub enum Error {
     Kernel {
         /// Name of the kernel, or of its file.
         kernel: String,
-        /// What was done with it, as in `launching`.
+        /// The attempted action, as in `launching`.
         doing: &'static str,
-        /// What the driver says.
+        /// The driver's status.
         status: DriverStatus,
     },
     /// A library refused a call.
@@ -163,9 +163,9 @@ pub enum Error {
     Library {
         /// Its name.
         library: &'static str,
-        /// What was being done.
+        /// The attempted action.
         what: String,
-        /// What it says.
+        /// The library's message.
         text: String,
     },
     /// A library cannot compute this on this device.
@@ -173,11 +173,11 @@ pub enum Error {
     NoPlan {
         /// Its name and version, as in `cuDNN 9.28.1`.
         library: String,
-        /// What was asked for.
+        /// The requested computation.
         what: String,
-        /// What the library says.
+        /// The library's reason.
         reason: String,
-        /// What computes it.
+        /// The alternative that computes it.
         instead: &'static str,
     },
     /// A library does not start: something of its installation is broken, such as a missing part of
@@ -186,7 +186,7 @@ pub enum Error {
     LibraryStartup {
         /// Its name.
         library: &'static str,
-        /// What it says.
+        /// The library's message.
         text: String,
     },
     /// The compiler does not know the device: mostly it is older than that.
@@ -199,7 +199,7 @@ pub enum Error {
         path: PathBuf,
         /// Its version.
         version: String,
-        /// What was asked for, as in `sm_120a`.
+        /// The requested architecture, as in `sm_120a`.
         architecture: String,
     },
     /// A kernel does not compile.
@@ -207,9 +207,9 @@ pub enum Error {
     Compilation {
         /// Name of its file.
         source_name: String,
-        /// What it was compiled for, as in `sm_90`.
+        /// The target architecture, as in `sm_90`.
         architecture: String,
-        /// What the compiler says.
+        /// The compiler's log.
         log: String,
     },
     /// NVRTC refused a call.
@@ -219,19 +219,19 @@ pub enum Error {
         source_name: String,
         /// Name of the function.
         call: &'static str,
-        /// What NVRTC says.
+        /// NVRTC's message.
         reason: String,
     },
 }
 
 impl Error {
-    /// What the driver says about a kernel.
+    /// Error of the driver about a kernel.
     pub(super) fn kernel(kernel: &str, doing: &'static str, error: DriverError) -> Self {
         Self::Kernel { kernel: kernel.to_owned(), doing, status: error.into() }
     }
 
-    /// Whether the machine is not fit, such as a missing library, too little memory or a broken
-    /// device; else a call or a kernel of this program is wrong.
+    /// Returns whether the machine is at fault, such as a missing library, too little memory or a
+    /// broken device; otherwise a call or a kernel of this program is wrong.
     pub fn is_of_machine(&self) -> bool {
         match self {
             Self::Driver { status, .. } | Self::Kernel { status, .. } => status.is_of_machine(),
@@ -240,7 +240,7 @@ impl Error {
         }
     }
 
-    /// What the driver says about an allocation.
+    /// Error of the driver about an allocation.
     pub(super) fn out_of_memory(bytes: usize, free: Option<u64>, error: DriverError) -> Self {
         match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::OutOfMemory { bytes, free },
@@ -249,11 +249,11 @@ impl Error {
     }
 }
 
-/// Says what was done when the driver refused a call.
+/// Adds the attempted action to an error of the driver.
 pub(super) trait DriverCall<T> {
-    /// As in `.during("counting devices")`.
+    /// Adds the attempted action, as in `.during("counting devices")`.
     fn during(self, doing: &'static str) -> Result<T, Error>;
-    /// As in `.at_startup("opening the device")`.
+    /// Adds the action of the startup, as in `.at_startup("opening the device")`.
     fn at_startup(self, doing: &'static str) -> Result<T, Error>;
 }
 
@@ -272,7 +272,7 @@ impl<T> DriverCall<T> for Result<T, DriverError> {
 pub struct DriverStatus {
     /// Its name, as in `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub name: String,
-    /// What it means.
+    /// Its description.
     pub meaning: String,
 }
 
@@ -317,12 +317,12 @@ impl fmt::Display for DriverStatus {
     }
 }
 
-/// Where a library was looked for, without success.
+/// Places where a library was not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Searched {
     /// The names of its file, best first.
     pub file_names: Vec<String>,
-    /// Whether the dynamic loader was asked for these names.
+    /// The dynamic loader was asked for these names.
     pub asked_loader: bool,
     /// The folders.
     pub folders: Vec<PathBuf>,
@@ -335,7 +335,7 @@ pub struct Searched {
 pub struct Rejected {
     /// The file; only its name where the dynamic loader found it.
     pub path: PathBuf,
-    /// What the dynamic loader says.
+    /// The dynamic loader's message.
     pub reason: String,
 }
 

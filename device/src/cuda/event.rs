@@ -54,7 +54,7 @@ impl Event {
         self.event.synchronize().during("waiting for an event")
     }
 
-    /// Whether the device has passed the point.
+    /// Returns whether the device has passed the point.
     ///
     /// # Errors
     /// Those of the work before.

@@ -50,13 +50,13 @@ impl Grid {
     /// Blocks in three dimensions.
     ///
     /// # Panics
-    /// When a dimension exceeds 32 bits.
+    /// Panics if a dimension exceeds 32 bits.
     pub fn of(blocks: [usize; 3], threads: u32) -> Self {
         let blocks = blocks.map(|count| u32::try_from(count).expect("a grid of 32 bits"));
         Self { blocks, threads }
     }
 
-    /// As many blocks of `threads` as cover so many items, but not more than `blocks_max`, for
+    /// Enough blocks of `threads` to cover so many items, but not more than `blocks_max`, for
     /// kernels that stride over the rest.
     pub fn covering(items: usize, threads: u32, blocks_max: usize) -> Self {
         Self::row(items.div_ceil(threads as usize).clamp(1, blocks_max), threads)
@@ -67,7 +67,7 @@ impl Module {
     /// Compiles a source for the device, unless the cache on disk has it, and loads it.
     ///
     /// # Errors
-    /// When the compiler or the driver refuses it.
+    /// Fails if the compiler or the driver refuses it.
     pub fn load(device: &Cuda, source: &Source<'_>) -> Result<Self, Error> {
         let architecture = device.properties().compute_capability.architecture();
         let cubin = cubin_cache::get_or_compile(source, &architecture)?;
@@ -79,7 +79,7 @@ impl Module {
     /// A kernel by its name.
     ///
     /// # Errors
-    /// When there is none.
+    /// Fails if there is none.
     pub fn kernel(&self, name: &'static str) -> Result<Kernel, Error> {
         let function = self.module.load_function(name);
         let function = function.map_err(|error| Error::kernel(name, "finding", error))?;
@@ -88,11 +88,11 @@ impl Module {
 }
 
 impl Kernel {
-    /// The kernel with so much dynamic shared memory for each block of every launch. Above 48 KiB
-    /// a kernel has to ask for it, and not every device has it.
+    /// Returns the kernel with so much dynamic shared memory for each block of every launch. Above
+    /// 48 KiB a kernel has to request it, and not every device has it.
     ///
     /// # Errors
-    /// When the device has less.
+    /// Fails if the device has less.
     pub fn with_dynamic_shared(mut self, bytes: u32) -> Result<Self, Error> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         self.device.bind()?;
@@ -142,7 +142,7 @@ impl Launch<'_> {
     /// An `int`.
     ///
     /// # Panics
-    /// When the number exceeds 31 bits.
+    /// Panics if the number exceeds 31 bits.
     #[must_use]
     pub fn int(self, number: usize) -> Self {
         let number = i32::try_from(number).expect("a number of 31 bits");
@@ -173,7 +173,7 @@ impl Launch<'_> {
         self
     }
 
-    /// Starts the kernel on the stream that computes.
+    /// Starts the kernel on the compute stream.
     ///
     /// # Safety
     /// The arguments are those of the kernel, in its order, and it stays inside the views for this

@@ -33,11 +33,11 @@ impl Required {
     /// No library.
     pub const NONE: Self =
         Self { driver: false, nvrtc: false, cublaslt: false, nccl: false, cudnn: false };
-    /// What lists devices.
+    /// Requirements for listing devices.
     pub const DEVICES: Self = Self { driver: true, ..Self::NONE };
-    /// What compiles kernels, also on a machine without a GPU.
+    /// Requirements for compiling kernels, also on a machine without a GPU.
     pub const COMPILER: Self = Self { nvrtc: true, ..Self::NONE };
-    /// What trains on one device.
+    /// Requirements for training on one device.
     pub const TRAINING: Self = Self { driver: true, nvrtc: true, cublaslt: true, ..Self::NONE };
 }
 
@@ -69,10 +69,10 @@ impl Libraries {
     /// Finds and opens what is required, unless it is open; checks that every function is there
     /// and that cudarc will call the same copy; initializes the driver.
     ///
-    /// What was found at first stays, and so does an error.
+    /// The result of the first search stays, and so does an error.
     ///
     /// # Errors
-    /// A sentence on what is missing, where it was looked for, and what to do.
+    /// Returns a sentence on what is missing, where it was looked for, and what to do.
     pub fn open(required: &Required) -> Result<&'static Self, Error> {
         let libraries = &LIBRARIES;
         if required.driver {
@@ -93,12 +93,12 @@ impl Libraries {
         Ok(libraries)
     }
 
-    /// Those of this process, of which some may be open.
+    /// Libraries of this process, some of which may be open.
     pub fn of_process() -> &'static Self {
         &LIBRARIES
     }
 
-    /// What to open for another library of this file name, in this order: a name without a slash is
+    /// Candidates for another library of this file name, in this order: a name without a slash is
     /// for the dynamic loader.
     pub fn candidates(&self, file_name: &str) -> Vec<PathBuf> {
         self.search().candidates(file_name)

@@ -68,7 +68,7 @@ impl Library {
         &self.path
     }
 
-    /// Its version, as it says.
+    /// Version that the library reports.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
@@ -76,7 +76,7 @@ impl Library {
     /// The function of this name.
     ///
     /// # Errors
-    /// When the library does not have it.
+    /// Fails if the library does not have it.
     ///
     /// # Safety
     /// `F` is the type of a pointer to this function. What it returns is valid for the life of the
@@ -89,7 +89,7 @@ impl Library {
         }
     }
 
-    /// Where a function is.
+    /// Address of a function.
     pub(super) fn address(&self, name: &str) -> Option<*const c_void> {
         // SAFETY: nothing is called or read through this pointer.
         let address = unsafe { self.handle.get::<*const c_void>(name) }.ok()?;
@@ -123,8 +123,8 @@ pub(super) fn open_file(path: &Path) -> Result<Handle, String> {
     })
 }
 
-/// Whether the dynamic loader says that there is no file of this name, rather than that something
-/// is wrong with it or with what it depends on.
+/// Returns whether the dynamic loader found no file of this name, rather than a fault in the file
+/// or in one of its dependencies.
 fn is_absence(reason: &str, file_name: &str) -> bool {
     let behind = reason.strip_prefix(file_name);
     behind.is_some_and(|behind| behind.starts_with(": cannot open shared object file"))
@@ -168,7 +168,7 @@ mod tests {
         Search { asks_loader: false, folders }
     }
 
-    /// Every function that NVRTC must have, and what they need to say that they are of 12.4.
+    /// C source of every function that NVRTC must have, with version 12.4.
     fn nvrtc_text() -> String {
         let functions = wanted::NVRTC.symbols.iter().filter(|name| **name != "nvrtcVersion");
         let others: String = functions.map(|name| format!("void {name}(void) {{}}\n")).collect();

@@ -1,4 +1,4 @@
-//! Memory of a device, and copies to and from it, in the order of the stream that computes.
+//! Memory of a device, and copies to and from it, in the order of the compute stream.
 #![allow(unsafe_code)] // calls of the driver with addresses
 
 use cudarc::driver::{CudaStream, result};
@@ -17,7 +17,7 @@ pub(crate) struct CudaMemory {
 }
 
 impl CudaMemory {
-    /// So many bytes of zeros. The start is aligned to 256 bytes, as all memory of CUDA.
+    /// Allocates so many bytes of zeros. The start is aligned to 256 bytes, as all memory of CUDA.
     pub(super) fn zeroed(device: &Cuda, bytes: usize) -> Result<Self, Error> {
         device.bind()?;
         if bytes == 0 {
@@ -45,8 +45,8 @@ impl CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// Waits for the work that uses the memory, as `cuMemFree` does. An error is one of earlier
-    /// work, which whoever waited for that was told.
+    /// Waits for the work that uses the memory, as `cuMemFree` does. An error stems from earlier
+    /// work, and was reported to the caller that waited for that work.
     fn drop(&mut self) {
         if self.address != 0 && self.device.bind().is_ok() {
             // SAFETY: this owns the block, and nobody has a view of it any more.
@@ -73,7 +73,7 @@ pub(super) fn copy_from_host<E: Element>(
         .during("copying to the device")
 }
 
-/// Copies elements to the host, which are there once the stream has come so far.
+/// Copies elements to the host, which arrive once the stream has reached this copy.
 pub(super) fn copy_to_host<E: Element>(
     device: &Cuda,
     from: View<'_, E>,

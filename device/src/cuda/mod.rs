@@ -1,9 +1,9 @@
-//! CUDA: which of NVIDIA's libraries are on this machine, which devices they see, and kernels
-//! compiled for them.
+//! CUDA: discovery of NVIDIA's libraries on this machine and of the devices that they see, and
+//! kernels compiled for these devices.
 //!
-//! Nothing of CUDA is needed to build this crate. [`Libraries::open`] finds and opens the libraries
-//! at run time and checks them, before anything of cudarc is called: cudarc looks symbols up at
-//! their first call, and panics where one is missing.
+//! Building this crate needs nothing of CUDA. [`Libraries::open`] finds and opens the libraries at
+//! run time and checks them, before anything of cudarc is called: cudarc looks symbols up at their
+//! first call, and panics where one is missing.
 
 pub mod cubin_cache;
 pub mod cudnn;

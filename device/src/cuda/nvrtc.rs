@@ -9,7 +9,7 @@ use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::{Error, Libraries};
 
-/// What every kernel is compiled with.
+/// Compiler options of every kernel.
 const COMMON_OPTIONS: [&str; 1] = ["--std=c++17"];
 
 /// A file of kernels, and what it needs to be compiled.
@@ -30,14 +30,14 @@ pub struct Source<'a> {
 pub struct Compiled {
     /// Machine code for one architecture.
     pub cubin: Vec<u8>,
-    /// What the compiler said, such as warnings.
+    /// Messages of the compiler, such as warnings.
     pub log: String,
 }
 
 /// Compiles a file as C++17 for an architecture, as in `sm_90a`.
 ///
 /// # Errors
-/// When NVRTC is missing, or the file does not compile.
+/// Fails if NVRTC is missing, or if the file does not compile.
 pub fn compile(source: &Source<'_>, architecture: &str) -> Result<Compiled, Error> {
     check_architecture(architecture)?;
     let program = Program::new(source)?;
@@ -45,7 +45,7 @@ pub fn compile(source: &Source<'_>, architecture: &str) -> Result<Compiled, Erro
     Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
 }
 
-/// Whether this NVRTC knows the number in `sm_90a`. NVRTC itself only says that an option is wrong.
+/// Checks that NVRTC knows the number in `sm_90a`: NVRTC itself only reports a wrong option.
 fn check_architecture(architecture: &str) -> Result<(), Error> {
     let supported = supported_architectures()?;
     let number = architecture.trim_matches(|c: char| !c.is_ascii_digit()).parse();
@@ -63,7 +63,7 @@ fn check_architecture(architecture: &str) -> Result<(), Error> {
 /// The architectures that this NVRTC compiles for, ascending: 90 is `sm_90`.
 ///
 /// # Errors
-/// When NVRTC is missing or fails.
+/// Fails if NVRTC is missing or fails.
 pub fn supported_architectures() -> Result<Vec<u32>, Error> {
     let nvrtc = Libraries::open_nvrtc()?;
     let failed = |call| {
@@ -75,7 +75,7 @@ pub fn supported_architectures() -> Result<Vec<u32>, Error> {
     let status = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) };
     status.result().map_err(failed("nvrtcGetNumSupportedArchs"))?;
     let mut architectures = vec![0 as c_int; count.unsigned_abs() as usize];
-    // SAFETY: it writes as many ints as it said before.
+    // SAFETY: it writes as many ints as it reported before.
     let status = unsafe { sys::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
     status.result().map_err(failed("nvrtcGetSupportedArchs"))?;
     let mut architectures: Vec<_> = architectures.into_iter().map(c_int::unsigned_abs).collect();
@@ -154,7 +154,7 @@ impl<'a> Program<'a> {
         let status = unsafe { sys::nvrtcGetCUBINSize(self.handle, &raw mut bytes) };
         status.result().map_err(|error| self.failed("nvrtcGetCUBINSize", error))?;
         let mut cubin = vec![0_u8; bytes];
-        // SAFETY: it writes as many bytes as it said before.
+        // SAFETY: it writes as many bytes as it reported before.
         let status = unsafe { sys::nvrtcGetCUBIN(self.handle, cubin.as_mut_ptr().cast()) };
         status.result().map_err(|error| self.failed("nvrtcGetCUBIN", error))?;
         Ok(cubin)
@@ -197,7 +197,7 @@ fn nvrtc_error(source_name: &str, call: &'static str, NvrtcError(status): NvrtcE
     Error::Nvrtc { source_name: source_name.to_owned(), call, reason }
 }
 
-/// The log says which option is wrong, or which file is missing.
+/// Adds the log, which names the wrong option or the missing file.
 fn with_log(error: Error, log: &str) -> Error {
     match error {
         Error::Nvrtc { source_name, call, reason } if !log.is_empty() => {

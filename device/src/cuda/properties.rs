@@ -10,7 +10,7 @@ use record::machine::{ComputeCapability, DeviceProperties};
 use super::error::DriverCall;
 use super::{Error, Libraries};
 
-/// What the kernels need: bf16, `cp.async` and `mma.sync` of bf16, which Ampere brought.
+/// Minimum for the kernels: bf16, `cp.async` and `mma.sync` of bf16, introduced with Ampere.
 const COMPUTE_CAPABILITY_MIN: ComputeCapability = ComputeCapability { major: 8, minor: 0 };
 
 /// Checks that a device has the instructions that kernels use.
@@ -29,7 +29,7 @@ pub fn require_new_enough(device: &DeviceProperties) -> Result<(), Error> {
 /// The devices that this process may use, by ordinal; at least one.
 ///
 /// # Errors
-/// When there is no usable driver, or no device.
+/// Fails if there is no usable driver, or no device.
 pub fn devices() -> Result<Vec<DeviceProperties>, Error> {
     let driver = Libraries::open_driver()?;
     let count = device::get_count().during("counting devices")?;

@@ -1,6 +1,6 @@
 //! Folders of NVIDIA's wheels (`nvidia-cuda-nvrtc-cu12` and the like) in the Pythons of a machine.
 //!
-//! They are found by looking at folders: no Python is started.
+//! They are found by listing folders: no Python is started.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(super) fn wheel_folders(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where Pythons are installed: `bin/python3` and `lib/python3.*` are below each.
+/// Prefixes of Python installations: `bin/python3` and `lib/python3.*` are below each.
 fn prefixes(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
     let variable = |name| (surroundings.variable)(name).map(PathBuf::from);
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name));

@@ -1,7 +1,7 @@
-//! Where CUDA's libraries are looked for.
+//! Search paths of CUDA's libraries.
 //!
 //! `YARDSTICK_CUDA_PATH`, where it is set, names the only folders. Otherwise the dynamic loader is
-//! asked first, as cudarc does, then the usual folders, then NVIDIA's wheels of the Pythons here.
+//! searched first, as by cudarc, then the usual folders, then NVIDIA's wheels of the Pythons here.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -27,16 +27,16 @@ pub(super) struct Surroundings<'a> {
     pub(super) root: &'a Path,
 }
 
-/// Where to look, in this order.
+/// Places to search, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Search {
-    /// Whether to ask the dynamic loader before looking in the folders.
+    /// The dynamic loader is asked before the folders.
     pub(super) asks_loader: bool,
     pub(super) folders: Vec<PathBuf>,
 }
 
 impl Search {
-    /// For this process.
+    /// Search of this process.
     pub(super) fn of_process() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Self::in_surroundings(&Surroundings { variable: &variable, root: Path::new("/") })
@@ -54,8 +54,8 @@ impl Search {
         Self { asks_loader: true, folders: without_repetition(folders) }
     }
 
-    /// What to open for a file of this name, in this order: a name without a slash is for the
-    /// dynamic loader.
+    /// Candidates for a file of this name, in this order: a name without a slash is for the dynamic
+    /// loader.
     pub(super) fn candidates(&self, file_name: &str) -> Vec<PathBuf> {
         let loader = self.asks_loader.then(|| PathBuf::from(file_name));
         let files = self.folders.iter().map(|folder| absolute(folder).join(file_name));
@@ -91,7 +91,7 @@ pub(super) fn entries(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Pa
     paths
 }
 
-/// The first of each folder: links such as `/usr/local/cuda` lead to others.
+/// Removes folders that occurred before: links such as `/usr/local/cuda` lead to other folders.
 fn without_repetition(folders: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut seen = Vec::new();
     let mut first = Vec::new();

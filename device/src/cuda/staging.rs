@@ -7,7 +7,7 @@ use super::memory;
 use super::page_locked::PageLocked;
 use crate::{Element, ViewMut};
 
-/// Elements of the host that are copied to a device while the host goes on: they are not touched
+/// Elements of the host that are copied to a device while the host continues: they are not touched
 /// again before they have been read.
 #[derive(Debug)]
 pub struct Staging<E: Element> {
@@ -34,7 +34,7 @@ impl<E: Element> Staging<E> {
     /// Those of earlier work on the device.
     ///
     /// # Panics
-    /// When `to` is longer.
+    /// Panics if `to` is longer.
     pub fn send(&mut self, to: ViewMut<'_, E>, fill: impl FnOnce(&mut [E])) -> Result<(), Error> {
         self.read.wait()?;
         let elements = self.host.elements();

@@ -3,10 +3,10 @@
 //! A function that is called and not listed here panics on machines whose library lacks it: list
 //! what you call. All of the driver's exist since CUDA 12.0.
 
-/// Of the driver, ours and those behind cudarc's `CudaContext`, `CudaStream`, `CudaEvent` and
-/// `CudaModule`.
+/// Functions of the driver, ours and those behind cudarc's `CudaContext`, `CudaStream`, `CudaEvent`
+/// and `CudaModule`.
 ///
-/// `cuEventElapsedTime_v2` is missing on purpose: it came with CUDA 12.8. Look the older
+/// `cuEventElapsedTime_v2` is missing on purpose: it was added in CUDA 12.8. Look the older
 /// `cuEventElapsedTime` up with [`Library::function`](super::Library::function) instead.
 pub(super) const DRIVER: &[&str] = &[
     "cuCtxGetCurrent",
@@ -56,7 +56,7 @@ pub(super) const DRIVER: &[&str] = &[
     "cuStreamWaitEvent",
 ];
 
-/// Of the compiler of kernels.
+/// Functions of the compiler of kernels.
 pub(super) const NVRTC: &[&str] = &[
     "nvrtcCompileProgram",
     "nvrtcCreateProgram",
@@ -71,7 +71,7 @@ pub(super) const NVRTC: &[&str] = &[
     "nvrtcVersion",
 ];
 
-/// Of the matmuls.
+/// Functions for matmuls.
 pub(super) const CUBLASLT: &[&str] = &[
     "cublasLtCreate",
     "cublasLtDestroy",
@@ -90,8 +90,8 @@ pub(super) const CUBLASLT: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
-/// Of the collectives. `ncclCommRegister` and `ncclCommDeregister` are missing on purpose: they
-/// came with NCCL 2.19, and are used where they exist.
+/// Functions for collectives. `ncclCommRegister` and `ncclCommDeregister` are missing on purpose:
+/// they were added in NCCL 2.19, and are used where they exist.
 pub(super) const NCCL: &[&str] = &[
     "ncclAllGather",
     "ncclAllReduce",
@@ -109,7 +109,7 @@ pub(super) const NCCL: &[&str] = &[
     "ncclReduceScatter",
 ];
 
-/// Of the attention: its graphs are built by descriptors alone.
+/// Functions for attention: its graphs are built by descriptors alone.
 pub(super) const CUDNN: &[&str] = &[
     "cudnnBackendCreateDescriptor",
     "cudnnBackendDestroyDescriptor",

@@ -5,14 +5,14 @@ use std::fmt;
 /// A version of CUDA, as in 12.9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaVersion {
-    /// What libraries and drivers have to agree in.
+    /// Part that must agree between libraries and drivers.
     pub major: u32,
-    /// What they need not agree in.
+    /// Part that need not agree.
     pub minor: u32,
 }
 
 impl CudaVersion {
-    /// From what `cuDriverGetVersion` says: 12090 is 12.9.
+    /// Converts the number of `cuDriverGetVersion`: 12090 is 12.9.
     pub fn from_number(number: u32) -> Self {
         Self { major: number / 1000, minor: number % 1000 / 10 }
     }

@@ -1,4 +1,4 @@
-//! What is known of each of CUDA's libraries before it is opened.
+//! Requirements on each of CUDA's libraries, known before it is opened.
 #![allow(unsafe_code)] // calls the functions that tell versions, and cudarc's loaders
 
 use std::ffi::{c_int, c_void};
@@ -9,23 +9,23 @@ use super::{CudaVersion, Error, Searched, symbols};
 
 /// A library that is to be opened.
 pub(super) struct Wanted {
-    /// As its users call it.
+    /// Its usual name.
     pub(super) name: &'static str,
     /// Its file without the version, as in `libnvrtc.so`.
     pub(super) stem: &'static str,
     /// Versions at the end of the file's name that this program can use, newest first.
     pub(super) majors: &'static [u32],
-    /// Whether that version is CUDA's, which must not be newer than the driver's.
+    /// The version of the file's name is CUDA's, which must not be newer than the driver's.
     pub(super) follows_cuda: bool,
-    /// Says what is wrong with a version that is too old to ask for functions.
+    /// Checks the version, and describes one that is too old for a check of its functions.
     pub(super) accept: fn(&Library) -> Result<(), Error>,
-    /// What it must have.
+    /// Functions that it must have.
     pub(super) symbols: &'static [&'static str],
-    /// Asks it for its version.
+    /// Queries its version.
     pub(super) version: fn(&Library) -> Option<String>,
-    /// Where cudarc finds a function of it; `None` where cudarc is not used for it.
+    /// Address that cudarc finds for a function; `None` where cudarc is not used for the library.
     pub(super) cudarc_address: Option<fn(&str) -> Option<*const c_void>>,
-    /// What to do where it is missing.
+    /// Hint for installing a missing library.
     pub(super) install: &'static str,
 }
 
@@ -139,7 +139,7 @@ fn accept_driver(library: &Library) -> Result<(), Error> {
     }
 }
 
-/// Of the CUDA toolkit that NVRTC belongs to.
+/// Version of the CUDA toolkit that NVRTC belongs to.
 pub(super) fn nvrtc_version(library: &Library) -> Option<CudaVersion> {
     type Get = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
     // SAFETY: this is its type.
@@ -169,9 +169,9 @@ fn nccl_version(library: &Library) -> Option<String> {
     (status == 0).then(|| from_six_digits(number.unsigned_abs().into()))
 }
 
-/// The oldest cuDNN, 9.25.0, with everything that attention uses: causal attention as one operation
-/// and its backward came with 9.21, a deterministic backward for Blackwell with 9.18, and one for
-/// Hopper whose workspace does not grow with T squared with 9.25.
+/// The oldest cuDNN, 9.25.0, with everything that attention uses: 9.18 added a deterministic
+/// backward for Blackwell, 9.21 causal attention as one operation and its backward, and 9.25 a
+/// backward for Hopper whose workspace does not grow with T squared.
 const CUDNN_MIN: u64 = 92_500;
 
 fn accept_cudnn(library: &Library) -> Result<(), Error> {
@@ -199,8 +199,8 @@ fn cudnn_number(library: &Library) -> Option<u64> {
     Some(unsafe { get() } as u64)
 }
 
-/// Where each module of cudarc finds a function. `culib` panics where it finds no library, so
-/// that is asked first.
+/// Defines the look-up of a function by a module of cudarc. `culib` panics where it finds no
+/// library, so that is checked first.
 macro_rules! cudarc_address {
     ($function:ident, $module:ident) => {
         fn $function(symbol: &str) -> Option<*const c_void> {

@@ -1,4 +1,4 @@
-//! Tasks that are a command of this program, without GPUs.
+//! Workflow tasks that run a command of this program, without GPUs.
 
 use k8s_openapi::api::core::v1::Container;
 use serde_json::json;
@@ -9,13 +9,13 @@ use crate::rendered::Job;
 use crate::volumes::Mounted;
 use crate::{launcher, paths, pod, train, volumes};
 
-/// With how many runs the new one is compared at most: each workflow keeps copies of their records.
+/// Maximum number of baseline runs to compare with: each workflow keeps copies of their records.
 const NIGHTS: &str = "30";
 
-/// As whom Argo's containers beside one of ours tell what became of it.
+/// Service account under which Argo's sidecar containers report the result of a task.
 const EXECUTOR: &str = "yardstick-executor";
 
-/// The templates of these tasks.
+/// Builds the templates of these tasks.
 pub(super) fn of(job: &Job) -> Vec<Template> {
     let baseline = job.benchmark.workflow.reporting.records.as_deref();
     let baseline = baseline.map(|store| template(job, BASELINE, show_baseline(job, store)));
@@ -26,8 +26,8 @@ pub(super) fn of(job: &Job) -> Vec<Template> {
     all
 }
 
-/// With the identity of the job, which reaches object stores, and without a token: not with that of
-/// the workflow, which may create jobs.
+/// Builds a template with the job's identity, which reaches object stores, and without a token. The
+/// workflow's own identity may create jobs, so it is not used.
 fn template(job: &Job, name: &'static str, arguments: Vec<String>) -> Template {
     let account = job.benchmark.workflow.service_account.as_deref().unwrap_or("default");
     Template {
@@ -41,9 +41,9 @@ fn template(job: &Job, name: &'static str, arguments: Vec<String>) -> Template {
     }
 }
 
-/// Pod Security *restricted* admits Argo's containers beside ours only if they give up what they
-/// may not use. Its controller has a setting for that, which would be of all the cluster's
-/// workflows.
+/// Security contexts of Argo's containers, which Pod Security *restricted* admits only if they drop
+/// privileges. Argo's controller has a setting for that, but it applies to all workflows of the
+/// cluster.
 fn security_of_argo() -> String {
     let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let container = |name| json!([{"name": name, "securityContext": security}]);
@@ -63,8 +63,8 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).into()
 }
 
-/// Prints the memory plan, and fails where the image's version of this program has another workload
-/// of this name than the one that rendered the job.
+/// Prints the memory plan. Fails if the image's version of this program has a different workload
+/// under this name than the version that rendered the job.
 fn configure(job: &Job) -> Vec<String> {
     let mut all = words(["plan"]);
     all.extend(train::configuration(&job.benchmark, &job.workload_inside()));
@@ -75,7 +75,7 @@ fn configure(job: &Job) -> Vec<String> {
     all
 }
 
-/// Says what the run will be compared with, and keeps it. In the first night it is nothing.
+/// Prints and saves the baseline of the run; in the first night it is empty.
 fn show_baseline(job: &Job, store: &str) -> Vec<String> {
     let kept = kept_baseline(job);
     let name = job.baseline_name();
@@ -83,13 +83,13 @@ fn show_baseline(job: &Job, store: &str) -> Vec<String> {
     [&words(show)[..], &words(["--save", &kept, "--newest", NIGHTS, store])].concat()
 }
 
-/// The store of what the run is compared with, whatever the shared one gets or loses meanwhile:
-/// beside the run's folder, which `train` expects to be empty.
+/// Path of the saved baseline, which later changes to the shared store do not affect. It is beside
+/// the run's folder, which `train` expects to be empty.
 fn kept_baseline(job: &Job) -> String {
     format!("{}.baseline", job.out())
 }
 
-/// The table and the page of the run. Fails unless its record is complete.
+/// Builds the table and the page of the run. Fails unless its record is complete.
 fn collect(job: &Job) -> Vec<String> {
     let out = job.out();
     let benchmark = format!("{}/{}", paths::JOB, paths::BENCHMARK_FILE);
@@ -97,7 +97,7 @@ fn collect(job: &Job) -> Vec<String> {
     words(["k8s", "collect", "--benchmark", &benchmark, "--html", &page, &out])
 }
 
-/// Compares the run with the baseline, or without a store of baselines shows it.
+/// Compares the run with the baseline, or reports it if there is no store of baselines.
 fn judge(job: &Job) -> Vec<String> {
     let out = job.out();
     let reporting = &job.benchmark.workflow.reporting;

@@ -1,6 +1,5 @@
-//! The WorkflowTemplate of Argo Workflows: the nodes are checked, the run is trained, collected and
-//! judged, and what was created is removed at the end. Each workflow of it is a run of its
-//! own.
+//! The WorkflowTemplate of Argo Workflows: it checks the nodes, trains, collects and judges the
+//! run, and finally removes what it created. Each workflow of the template is a separate run.
 
 mod containers;
 mod objects;
@@ -17,19 +16,19 @@ use super::rendered::Job;
 use super::{metadata, placement, pod, security, volumes};
 use crate::error::{Error, Result};
 
-/// Who may create the jobs: see `k8s/components/argo`. Only Argo's own program runs as it.
+/// Service account that creates the jobs: `k8s/components/argo`. Only Argo's program runs as it.
 const SERVICE_ACCOUNT: &str = "yardstick-workflow";
 
-/// The template with the tasks.
+/// Name of the template with the tasks.
 const ENTRYPOINT: &str = "benchmark";
 
-/// How much longer a workflow may take than its jobs: its other tasks, and pods that end.
+/// Time limit of a workflow beyond that of its jobs: its other tasks, and pods that terminate.
 const MARGIN: Duration = Duration::from_secs(1800);
 
-/// How long a workflow that has ended is kept, with the logs of its pods.
+/// Retention time of a finished workflow, with the logs of its pods.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The WorkflowTemplate of a job.
+/// Builds the WorkflowTemplate of a job.
 ///
 /// # Errors
 /// Exit code 2 without a time limit; 1, should the job not be serializable.
@@ -56,7 +55,7 @@ pub(super) fn of(job: &Job) -> Result<WorkflowTemplate> {
     })
 }
 
-/// A pod that waits for a job ends it when it goes: it is not moved to save a node.
+/// Prevents eviction to save a node: a pod that waits for a job ends the job when it is removed.
 fn pod_metadata(job: &Job) -> PodMetadata {
     PodMetadata {
         annotations: metadata::map([
@@ -75,8 +74,9 @@ fn templates(job: &Job) -> Result<Vec<Template>> {
     Ok(all)
 }
 
-/// The doctor's job may take as long as that of the run. Without a limit a workflow whose job is
-/// refused, which only an event says, would wait for ever, and all later ones for it.
+/// Time limit of a workflow; the doctor's job may take as long as that of the run. Without a limit
+/// a workflow whose job is refused, which only an event reports, would wait for ever and block all
+/// later workflows.
 fn limit(job: &Job) -> Result<Duration> {
     let jobs = if job.benchmark.workflow.doctor.skip { 1 } else { 2 };
     let limit = job.benchmark.workload.time_limit.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! A WorkflowTemplate, `argoproj.io/v1alpha1`, as far as jobs use it.
+//! The parts of a WorkflowTemplate, `argoproj.io/v1alpha1`, that jobs use.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
-/// A WorkflowTemplate.
+/// WorkflowTemplate resource.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WorkflowTemplate {
@@ -87,7 +87,7 @@ pub(super) struct Executor {
     pub(super) service_account_name: &'static str,
 }
 
-/// What kubectl does with a manifest, and what is then waited for.
+/// Action of kubectl on a manifest, and the conditions that end the wait for it.
 #[derive(Debug, Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Resource {

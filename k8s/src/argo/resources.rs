@@ -11,7 +11,7 @@ use crate::rendered::Job;
 use crate::yaml::document;
 use crate::{launcher, mpijob};
 
-/// The templates of these tasks.
+/// Builds the templates of these tasks.
 ///
 /// # Errors
 /// Exit code 1, should a job not be serializable.
@@ -50,8 +50,8 @@ struct Reference {
     metadata: ObjectMeta,
 }
 
-/// Removes the MPIJob, if there is one, and waits until its pods are gone: those of the next have
-/// the same names, and need the same GPUs.
+/// Removes the MPIJob, if there is one, and waits until its pods are gone: the pods of the next
+/// MPIJob have the same names and need the same GPUs.
 fn remove(job: &Job) -> Result<Resource> {
     let metadata = ObjectMeta {
         name: Some(job.name().to_owned()),

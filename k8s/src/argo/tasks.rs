@@ -1,4 +1,4 @@
-//! In which order the tasks of a workflow run, and what one that fails ends.
+//! Order of the tasks of a workflow, and the tasks that a failed task stops.
 
 use super::objects::{Dag, Task};
 use crate::rendered::Job;
@@ -9,15 +9,15 @@ pub(super) const BASELINE: &str = "baseline";
 pub(super) const TRAIN: &str = "train";
 pub(super) const COLLECT: &str = "collect";
 pub(super) const VERDICT: &str = "verdict";
-/// The template that removes the MPIJob of doctor or training.
+/// Template that removes the MPIJob of doctor or training.
 pub(super) const CLEAN_UP: &str = "clean-up";
-/// Its task before both: a workflow that was terminated has left its job.
+/// Clean-up task before both: a terminated workflow leaves its job behind.
 const BEGIN: &str = "begin";
-/// Its task between the two: pods of the doctor have the GPUs that training needs.
+/// Clean-up task between the two: pods of the doctor hold the GPUs that training needs.
 const END_DOCTOR: &str = "end-doctor";
 
-/// One after the other. A run that failed is collected, too, and is not judged: Argo counts a task
-/// that it leaves out as failed where one before it did, and with the last task the workflow.
+/// Builds the sequence of tasks. A failed run is collected, too, but not judged: Argo counts a task
+/// that it skips after a failed task as failed, and with the last task the workflow.
 pub(super) fn of(job: &Job) -> Dag {
     let workflow = &job.benchmark.workflow;
     let mut tasks = vec![Task { depends: None, name: CONFIGURE, template: CONFIGURE }];

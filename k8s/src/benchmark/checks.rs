@@ -1,5 +1,5 @@
-//! What the types of a benchmark file cannot rule out: what Kubernetes and the operator would
-//! refuse, partly only in an event that nobody reads.
+//! Checks of a benchmark file that its types cannot express: values that Kubernetes and the
+//! operator would refuse, some of them only in an event that nobody reads.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::paths::{DCGM_PORT, SSH_PORT};
 use crate::{names, paths};
 use record::text::duration;
 
-/// Most ranks of a node, as many as the operator's `slots` has ever been.
+/// Maximum number of ranks of a node, as large as the operator's `slots` has ever been.
 const RANKS_PER_NODE_MAX: u32 = 1024;
 
-/// Most nodes of a job, and most workers that stand by: far above any cluster.
+/// Maximum number of nodes of a job, and of spare workers: far above any cluster.
 const NODES_MAX: u32 = 1 << 16;
 
 /// Names of variables that the job sets itself.
@@ -28,47 +28,47 @@ const RESERVED: [&str; 6] = [
     benchmark_file::VARIABLE,
 ];
 
-/// Fails with the key, what was found and what is accepted, unless `is_valid`.
+/// Fails with the key, the value found and the accepted values, unless `is_valid`.
 fn require(is_valid: bool, key: &str, found: impl ToString, expected: &str) -> Result<()> {
     if is_valid { Ok(()) } else { Err(Error::invalid(key, found, expected)) }
 }
 
-/// A quantity, where there is one.
+/// Checks an optional quantity.
 fn quantity(key: &str, found: Option<&String>) -> Result<()> {
     let expected = "a quantity above 0 such as 500m, 4 or 64Gi";
     let Some(found) = found else { return Ok(()) };
     require(names::is_quantity(found), key, found, expected)
 }
 
-/// The name of an object, where there is one.
+/// Checks the optional name of an object.
 fn object(key: &str, found: Option<&String>) -> Result<()> {
     let Some(found) = found else { return Ok(()) };
     require(names::is_subdomain(found), key, found, names::SUBDOMAIN)
 }
 
-/// The name of a resource of a device plugin.
+/// Checks the name of a resource of a device plugin.
 fn resource(key: &str, found: &str) -> Result<()> {
     require(names::is_resource(found), key, found, names::QUALIFIED)
 }
 
-/// The key of a label or of a taint.
+/// Checks the key of a label or of a taint.
 fn qualified(key: &str, found: &str) -> Result<()> {
     require(names::is_qualified(found), key, found, names::QUALIFIED)
 }
 
-/// A path that Kubernetes accepts as that of a volume.
+/// Checks a path that Kubernetes must accept as the path of a volume.
 fn absolute(key: &str, found: &str) -> Result<()> {
     let is_valid = found.starts_with('/') && !found.split('/').any(|part| part == "..");
     require(is_valid, key, found, "an absolute path")
 }
 
-/// Whether a path is that of a folder, or below it.
+/// Returns whether a path is a folder, or is below it.
 fn nests(folder: &str, path: &str) -> bool {
     Path::new(path).starts_with(folder)
 }
 
 impl Benchmark {
-    /// Checks every value, and what of them goes together.
+    /// Checks every value, and the values that depend on each other.
     pub(super) fn check(&self) -> Result<()> {
         self.workload.check()?;
         self.workflow.check()?;
@@ -78,7 +78,7 @@ impl Benchmark {
         self.check_pod_security()
     }
 
-    /// Ranks that serve metrics after their end would be ended themselves.
+    /// Requires a linger time below the grace period, after which ranks are killed.
     fn check_linger(&self) -> Result<()> {
         let reporting = &self.workflow.reporting;
         let grace = self.workload.grace;
@@ -95,7 +95,7 @@ impl Benchmark {
         require(is_valid, key, format!("{image:?}"), "an image, as in registry/name@sha256:...")
     }
 
-    /// What a namespace with Pod Security `restricted` would refuse, only when pods are made.
+    /// Refuses options that Pod Security `restricted` would reject, but only at pod creation.
     fn check_pod_security(&self) -> Result<()> {
         let Platform { pod_security, host_network, root, ref host_folders, .. } = self.platform;
         let is_host_path = matches!(self.workflow.storage.nvme, Some(Nvme::HostPath(_)));
@@ -203,7 +203,7 @@ impl Platform {
             resource("platform.rdma.resource", &rdma.resource)?;
             require(rdma.count > 0, "platform.rdma.count", rdma.count, "at least 1")?;
         }
-        // Two sshd on one port of a node: the second worker would never be ready.
+        // Two sshd would share one port of a node: the second worker would never be ready.
         let is_alone = self.one_pod_per_node || !self.host_network;
         let expected = "true with platform.host_network";
         require(is_alone, "platform.one_pod_per_node", false, expected)?;
@@ -213,7 +213,7 @@ impl Platform {
         self.check_host_folders()
     }
 
-    /// The API server refuses pods that have nothing else.
+    /// Requires memory or CPU too: the API server refuses pods that request only huge pages.
     fn check_huge_pages(&self) -> Result<()> {
         let Some(found) = &self.hugepages_2mi else { return Ok(()) };
         let is_valid = self.cpu.is_some() || self.memory.is_some();
@@ -268,7 +268,7 @@ impl Platform {
                 let expected = format!("a path apart from {}", hidden.unwrap_or_default());
                 require(hidden.is_none(), "platform.host_folders", path, &expected)
             };
-            // A folder that is mounted must not hide another, nor be hidden by it.
+            // A mounted folder must not hide another one, nor be hidden by it.
             let others = self.host_folders.keys().map(String::as_str).filter(|it| it != path);
             let mut mounted = paths::OF_PODS.into_iter().chain(others);
             require_apart(mounted.find(|other| nests(path, other) || nests(other, path)))?;

@@ -1,4 +1,4 @@
-//! Reads benchmark files. What is wrong with one is told with its file, line and key.
+//! Reads benchmark files. Errors name the file, the line and the key.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use record::text::in_user_words;
 
 use crate::trainer::Trainer;
 
-/// Reads a benchmark file, and checks it. There are several where it has a matrix.
+/// Reads and checks a benchmark file. A file with a matrix has several benchmarks.
 ///
 /// # Errors
 /// Exit code 2 for a file that cannot be read, an unknown key, or an impossible value.
@@ -23,7 +23,7 @@ pub fn read(path: &Path, trainer: &impl Trainer) -> Result<Vec<Benchmark>> {
     parse(&text, &path.display().to_string(), trainer)
 }
 
-/// Reads the text of the benchmark file of this name.
+/// Parses the text of the benchmark file of this name.
 ///
 /// # Errors
 /// The line or the key that is wrong.
@@ -40,7 +40,7 @@ pub fn parse(text: &str, named: &str, trainer: &impl Trainer) -> Result<Vec<Benc
     Ok(jobs)
 }
 
-/// An unknown or missing key, or a value of the wrong type.
+/// Error of an unknown or missing key, or of a value of the wrong type.
 fn misfit(text: &str, named: &str, error: &toml::de::Error) -> Error {
     let line = |offset: usize| text[..offset].matches('\n').count() + 1;
     let line = error.span().map_or(String::new(), |span| format!(", line {}", line(span.start)));

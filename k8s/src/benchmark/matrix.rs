@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 use super::Benchmark;
 use crate::error::{Error, Result};
 
-/// Most jobs of a file: a mistake in it is not to fill a cluster.
+/// Maximum number of jobs of a file: a mistake in it must not fill a cluster.
 const JOBS_MAX: usize = 1000;
 
-/// The `[matrix]` table. A list that is left out leaves the value of `[workload]`, and has no part
-/// in the names of jobs.
+/// The `[matrix]` table. An omitted list keeps the value of `[workload]`, and adds nothing to the
+/// names of jobs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Matrix {
     /// Presets or files.
     workload: Vec<String>,
-    /// What is set in addition, by a name that is part of the job's.
+    /// Additional settings, by a name that is part of the job's name.
     settings: BTreeMap<String, Vec<String>>,
-    /// Nodes that train.
+    /// Numbers of nodes that train.
     nodes: Vec<u32>,
 }
 
-/// The dimensions as they are, or one value for a dimension that is left out.
+/// Values of a dimension, or a single `None` for an omitted dimension.
 fn or_one<T>(values: impl IntoIterator<Item = T>) -> Vec<Option<T>> {
     let all: Vec<_> = values.into_iter().map(Some).collect();
     if all.is_empty() { vec![None] } else { all }
 }
 
-/// The jobs of a file, in an order that depends only on it.
+/// Expands a file to its jobs, in an order that depends only on the file.
 ///
 /// # Errors
 /// Two jobs of the same name, or too many jobs.
@@ -48,7 +48,7 @@ pub(super) fn expand(mut benchmark: Benchmark) -> Result<Vec<Benchmark>> {
     Ok(jobs)
 }
 
-/// One combination.
+/// Benchmark of one combination.
 fn combined(
     mut benchmark: Benchmark,
     workload: Option<&String>,
@@ -71,7 +71,7 @@ fn combined(
     benchmark
 }
 
-/// A preset or file as a part of a name.
+/// Part of a job's name that stands for a preset or file.
 fn label(workload: &str) -> String {
     let file = Path::new(workload);
     let is_file = file.extension().is_some_and(|extension| extension == "toml");

@@ -1,5 +1,5 @@
-//! The benchmark file: what is trained (`[workload]`), how a site runs jobs (`[workflow]`), and
-//! what its nodes have (`[platform]`).
+//! The benchmark file: the workload to train (`[workload]`), how a site runs jobs (`[workflow]`),
+//! and the hardware and policies of its nodes (`[platform]`).
 
 mod checks;
 mod file;
@@ -16,18 +16,18 @@ pub(super) use platform::{Platform, PodSecurity, Rack};
 pub(super) use workflow::{Nvme, NvmeClaim, Workflow};
 pub(super) use workload::Workload;
 
-/// One job: everything that its objects are made of, but for the workload file.
+/// One job: the input of all its objects, except the workload file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Benchmark {
     /// Images, storage, reporting: the same for all jobs of a site.
     pub(super) workflow: Workflow,
-    /// What the nodes have, and how pods get it.
+    /// Hardware and policies of the nodes, and how pods request them.
     #[serde(default)]
     pub(super) platform: Platform,
-    /// What is trained, on how many nodes.
+    /// Workload to train, and the number of nodes.
     pub(super) workload: Workload,
-    /// Values of which each combination is a job of its own; `None` in a job.
+    /// Values of which each combination is a separate job; `None` in a job.
     #[serde(skip_serializing_if = "Option::is_none")]
     matrix: Option<Matrix>,
 }
@@ -43,23 +43,23 @@ impl Benchmark {
         self.workload.nodes as usize * self.workload.ranks_per_node() as usize
     }
 
-    /// The same with another workload.
+    /// Replaces the workload.
     pub(super) fn with_workload(mut self, workload: &str) -> Self {
         workload.clone_into(&mut self.workload.workload);
         self
     }
 
-    /// Pods that run ranks or stand by.
+    /// Number of pods that run ranks or are spare.
     pub(super) fn workers(&self) -> u32 {
         self.workload.nodes + self.workload.spares
     }
 
-    /// Whether ranks compute on GPUs.
+    /// Returns whether ranks compute on GPUs.
     pub(super) fn is_on_gpus(&self) -> bool {
         self.workload.gpus_per_node.is_some()
     }
 
-    /// The image for the device that ranks compute on.
+    /// Image for the device that ranks compute on.
     pub(super) fn image(&self) -> &str {
         let images = &self.workflow.images;
         let image = if self.is_on_gpus() { &images.cuda } else { &images.cpu };

@@ -1,4 +1,4 @@
-//! `[platform]`: what the nodes of a cluster have, and how pods get it.
+//! `[platform]`: hardware and policies of the nodes of a cluster, and how pods request them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Platform {
-    /// What the namespace allows: `privileged` is needed for the two options below, for
+    /// Pod Security level of the namespace: `privileged` is needed for the two options below, for
     /// `host_folders`, and for an `nvme` tier on a host path.
     pub(crate) pod_security: PodSecurity,
     /// Workers share the network of their node.
@@ -18,55 +18,55 @@ pub(crate) struct Platform {
     pub(crate) root: bool,
     /// Resource name of GPUs.
     pub(crate) gpu_resource: String,
-    /// Memory of a GPU, as in `80Gi`, where no label of the nodes names the GPU.
+    /// Memory of a GPU, such as `80Gi`, if no label of the nodes names the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpu_memory: Option<String>,
     /// Resource of RDMA adapters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<Rdma>,
-    /// Cores of a worker, its limit and its request.
+    /// CPU cores of a worker, as both its limit and its request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<String>,
-    /// Memory of a worker; what is in `shared_memory` counts.
+    /// Memory of a worker, including the use of `shared_memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<String>,
-    /// Storage of a worker's containers and empty folders.
+    /// Ephemeral storage of a worker's containers and empty folders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ephemeral_storage: Option<String>,
-    /// Pages of 2 MiB, as for the adapters of EFA.
+    /// Huge pages of 2 MiB, which EFA adapters need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hugepages_2mi: Option<String>,
     /// Largest size of `/dev/shm`: gradients of the ranks of a node, and NCCL.
     pub(crate) shared_memory: String,
-    /// No two workers of a job on a node.
+    /// Places at most one worker of a job on a node.
     pub(crate) one_pod_per_node: bool,
-    /// Workers on different racks.
+    /// Rack rule that spreads workers over racks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rack: Option<Rack>,
     /// Zone of all pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
-    /// Other labels that the nodes of all pods must have.
+    /// Further labels that the nodes of all pods must have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) node_labels: BTreeMap<String, String>,
-    /// Taints that do not keep pods away.
+    /// Taints that all pods tolerate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tolerations: Vec<Toleration>,
     /// Priority class of all pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) priority_class: Option<String>,
-    /// Runtime class of workers, as `nvidia` where that is not the default.
+    /// Runtime class of workers, such as `nvidia` if that is not the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) runtime_class: Option<String>,
     /// Queue of Kueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kueue_queue: Option<String>,
-    /// A gang scheduler starts all pods or none.
+    /// Lets a gang scheduler start all pods or none.
     pub(crate) gang: bool,
-    /// Variables of ranks, as `NCCL_IB_HCA`.
+    /// Environment variables of ranks, such as `NCCL_IB_HCA`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) environment: BTreeMap<String, String>,
-    /// Annotations of workers, as the networks that Multus or GKE attach.
+    /// Annotations of workers, such as the networks that Multus or GKE attach.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) annotations: BTreeMap<String, String>,
     /// Folders of the node that workers read, by their paths in the pod: libraries and topology
@@ -112,7 +112,7 @@ pub(crate) enum PodSecurity {
     /// No root, no capability, nothing of the host.
     #[default]
     Restricted,
-    /// Anything.
+    /// All of the host's resources and capabilities.
     Privileged,
 }
 
@@ -120,32 +120,32 @@ pub(crate) enum PodSecurity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rdma {
-    /// As the site's device plugin calls it: `rdma/ib`, `vpc.amazonaws.com/efa`.
+    /// Resource name of the site's device plugin: `rdma/ib`, `vpc.amazonaws.com/efa`.
     pub(crate) resource: String,
-    /// How many.
+    /// Number of adapters.
     pub(crate) count: u32,
 }
 
-/// Which nodes are on one rack.
+/// Rule that places workers on different racks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rack {
     /// Label of nodes whose value names the rack.
     pub(crate) topology_key: String,
-    /// A worker waits rather than share a rack.
+    /// Makes a worker wait rather than share a rack.
     #[serde(default)]
     pub(crate) required: bool,
 }
 
-/// As in a pod.
+/// Toleration of a taint, as in a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Toleration {
     pub(crate) key: String,
-    /// Any value without it.
+    /// Value of the taint; any value if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) value: Option<String>,
-    /// Any effect without it.
+    /// Effect of the taint; any effect if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) effect: Option<String>,
 }

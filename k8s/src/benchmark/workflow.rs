@@ -1,4 +1,4 @@
-//! `[workflow]`: what all jobs of a site have in common.
+//! `[workflow]`: settings that all jobs of a site share.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use record::text::duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Workflow {
-    /// Where jobs run.
+    /// Namespace of the jobs.
     #[serde(default = "default_namespace")]
     pub(crate) namespace: String,
-    /// Whose identity they have: that of the namespace without it. None has a token.
+    /// Service account of the jobs; the namespace's default if absent. None has a token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_account: Option<String>,
-    /// What their containers run.
+    /// Images of the containers.
     pub(crate) images: Images,
-    /// What they write to.
+    /// Storage that jobs write to.
     pub(crate) storage: Storage,
-    /// Whom they tell how they do.
+    /// Metrics, records and comparisons.
     #[serde(default)]
     pub(crate) reporting: Reporting,
-    /// What checks the nodes before a workflow trains.
+    /// Node checks before a workflow trains.
     #[serde(default, skip_serializing_if = "Doctor::is_default")]
     pub(crate) doctor: Doctor,
 }
@@ -36,13 +36,13 @@ fn default_namespace() -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Images {
-    /// For workloads on processors. By digest, a job is the same next month.
+    /// Image for workloads on CPUs. With a digest, a job is the same next month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<String>,
-    /// For workloads on GPUs: with NCCL and cuBLASLt.
+    /// Image for workloads on GPUs: with NCCL and cuBLASLt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cuda: Option<String>,
-    /// When nodes pull them: the cluster's default without it.
+    /// Pull policy of nodes; the cluster's default if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pull_policy: Option<PullPolicy>,
     /// Secret with the registry's credentials.
@@ -50,7 +50,7 @@ pub(crate) struct Images {
     pub(crate) pull_secret: Option<String>,
 }
 
-/// When a node pulls an image.
+/// Pull policy of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are those of Kubernetes")]
 pub(crate) enum PullPolicy {
@@ -60,7 +60,7 @@ pub(crate) enum PullPolicy {
 }
 
 impl PullPolicy {
-    /// As in a container.
+    /// Name of the policy, as in a container.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Always => "Always",
@@ -74,19 +74,19 @@ impl PullPolicy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Storage {
-    /// Claim with the folders of runs; all pods mount it, so it is ReadWriteMany.
+    /// Claim with the folders of runs; all pods mount it, so it must be ReadWriteMany.
     #[serde(default = "default_results")]
     pub(crate) results: String,
-    /// Claim of the shared tier of checkpoints; the folders of runs without it.
+    /// Claim of the shared tier of checkpoints; the folders of runs if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<String>,
-    /// The tier of each node.
+    /// Checkpoint tier of each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nvme: Option<Nvme>,
-    /// The tier in an object store, as in `s3://bucket/prefix`.
+    /// Checkpoint tier in an object store, such as `s3://bucket/prefix`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<String>,
-    /// Secret whose keys are the variables of the object store's client, as `AWS_ACCESS_KEY_ID`.
+    /// Secret whose keys are variables of the object store's client, such as `AWS_ACCESS_KEY_ID`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) object_secret: Option<String>,
 }
@@ -95,15 +95,15 @@ fn default_results() -> String {
     "yardstick-results".to_owned()
 }
 
-/// What the tier of each node is on.
+/// Volume of the tier of each node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Nvme {
-    /// A folder of the node, which user 1000 can write to. Only in a privileged namespace.
+    /// Folder of the node, which user 1000 can write to. Only in a privileged namespace.
     HostPath(String),
-    /// A volume of this class for each worker, which is deleted with it.
+    /// Volume of this class for each worker, which is deleted with it.
     Claim(NvmeClaim),
-    /// At most so much of the node's own storage for containers.
+    /// Maximum size in the node's own storage for containers.
     EmptyDir(String),
 }
 
@@ -119,15 +119,15 @@ pub(crate) struct NvmeClaim {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Reporting {
-    /// Port at which one rank of each node serves metrics; 0: none does.
+    /// Port on which one rank of each node serves metrics; 0 to serve none.
     pub(crate) metrics_port: u16,
-    /// For how long it does after the end, so that the last steps are scraped.
+    /// Time to serve metrics after the end, so that the last steps are scraped.
     #[serde(with = "duration")]
     pub(crate) metrics_linger: Duration,
     /// URL of an OpenTelemetry collector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) otlp: Option<String>,
-    /// Store of baselines that gets the record.
+    /// Store of baselines that the record is added to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) records: Option<String>,
     /// Flags of the `compare` that judges a workflow's run.
@@ -146,14 +146,14 @@ impl Default for Reporting {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Doctor {
-    /// Train without it.
+    /// Trains without the checks.
     pub(crate) skip: bool,
     /// Checks whose warnings and skips are failures.
     pub(crate) require: Vec<String>,
 }
 
 impl Doctor {
-    /// Then a job has the id that it had before there was this table.
+    /// Omits an empty table, so that jobs keep the id that they had before this table existed.
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

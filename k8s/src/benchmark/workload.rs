@@ -1,4 +1,4 @@
-//! `[workload]`: what is trained, on how many nodes, for how long.
+//! `[workload]`: the workload to train, the number of nodes, and the duration.
 
 use std::time::Duration;
 
@@ -12,44 +12,44 @@ use record::text::{Interval, duration};
 pub(crate) struct Workload {
     /// Name of the job.
     pub(crate) name: String,
-    /// Nodes that train at a time.
+    /// Number of nodes that train at a time.
     pub(crate) nodes: u32,
-    /// Ranks of a node that computes on its processors.
+    /// Number of ranks of a node that computes on CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_per_node: Option<u32>,
-    /// GPUs of a node, with a rank on each.
+    /// Number of GPUs of a node, with one rank on each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gpus_per_node: Option<u32>,
-    /// A preset or a TOML file beside this one.
+    /// Preset, or TOML file beside this one.
     pub(crate) workload: String,
-    /// As `train --set`.
+    /// Settings of `train --set`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) set: Vec<String>,
-    /// As `train --steps`.
+    /// Value of `train --steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) steps: Option<u64>,
-    /// As `train --eval-every`.
+    /// Value of `train --eval-every`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) eval_every: Option<u64>,
-    /// As `train --target-loss`.
+    /// Value of `train --target-loss`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target_loss: Option<f64>,
-    /// As `train --checkpoint-every`.
+    /// Value of `train --checkpoint-every`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_every: Option<Interval>,
-    /// How often the launcher starts again from the newest checkpoint after a failure.
+    /// Number of restarts by the launcher from the newest checkpoint after a failure.
     #[serde(default)]
     pub(crate) restarts: u32,
-    /// Workers that stand by for those that are lost.
+    /// Number of spare workers that replace lost workers.
     #[serde(default)]
     pub(crate) spares: u32,
-    /// How long the launcher waits for its workers; its own default without it.
+    /// Time that the launcher waits for its workers; its own default if absent.
     #[serde(with = "duration::optional", default, skip_serializing_if = "Option::is_none")]
     pub(crate) wait: Option<Duration>,
-    /// How long ranks may take to save and stop when a pod is asked to end.
+    /// Time for ranks to save and stop when a pod is asked to terminate.
     #[serde(with = "duration", default = "default_grace")]
     pub(crate) grace: Duration,
-    /// After this time the job is ended, however far it is.
+    /// Time limit of the job, whatever its progress.
     #[serde(with = "duration::optional", default, skip_serializing_if = "Option::is_none")]
     pub(crate) time_limit: Option<Duration>,
 }
@@ -59,7 +59,7 @@ fn default_grace() -> Duration {
 }
 
 impl Workload {
-    /// Ranks of each node; on GPUs, one for each.
+    /// Number of ranks of each node; with GPUs, one per GPU.
     pub(crate) fn ranks_per_node(&self) -> u32 {
         self.gpus_per_node.or(self.ranks_per_node).unwrap_or(1)
     }

@@ -1,5 +1,5 @@
-//! The results of a batch of jobs: which of them are complete, how fast they were, and how that
-//! scales with the number of nodes.
+//! Results of a batch of jobs: which jobs are complete, their speed, and how it scales with the
+//! number of nodes.
 
 mod place;
 mod scaling;
@@ -19,12 +19,12 @@ pub(crate) use place::Collected;
 pub use place::Found;
 use unreadable::Unreadable;
 
-/// The results of jobs.
+/// Results of jobs.
 #[derive(Debug, Serialize)]
 pub struct Collection {
-    /// A row for each run, in the order of workloads, settings and nodes.
+    /// One row for each run, in the order of workloads, settings and nodes.
     pub runs: Vec<RunRow>,
-    /// Jobs that were expected and have left no record.
+    /// Expected jobs that have left no record.
     pub missing: Vec<String>,
     /// Records that cannot be read.
     pub unreadable: Vec<Unreadable>,
@@ -40,7 +40,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The job of a benchmark.
+    /// Returns the job of a benchmark.
     pub fn of(benchmark: &Benchmark) -> Self {
         Self { name: benchmark.name().to_owned(), ranks: benchmark.world() }
     }
@@ -49,46 +49,46 @@ impl Expected {
 /// One run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunRow {
-    /// Name of its folder or file.
+    /// Name of the run's folder or file.
     pub name: String,
-    /// Name of its job, of which there may be several runs.
+    /// Name of the job, which may have several runs.
     pub job: String,
-    /// Name of its workload.
+    /// Name of the workload.
     pub workload: String,
-    /// Id of its workload.
+    /// Id of the workload.
     pub workload_id: String,
-    /// What differs from the defaults of `[run]` and `[collectives]`, as `key=value`.
+    /// Settings that differ from the defaults of `[run]` and `[collectives]`, as `key=value`.
     pub settings: Vec<String>,
-    /// Number of different nodes, or hosts where their nodes are not known.
+    /// Number of different nodes, or of hosts if their nodes are not known.
     pub nodes: usize,
-    /// R.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How many its job should have had, where that is known.
+    /// Number of ranks that the job should have had, if known.
     pub expected_ranks: Option<usize>,
-    /// When its last attempt started.
+    /// Start of the last attempt.
     pub started_unix_ms: u64,
-    /// Whether it is the newest of its job, which the job is judged by.
+    /// True for the newest run of its job, which the job is judged by.
     pub is_newest: bool,
     pub status: Status,
-    /// Why it is not complete.
+    /// Reason why the run is not complete.
     pub reason: Option<String>,
     /// Faults that were injected.
     pub injected: Vec<String>,
-    /// Whether its step times had settled; `null` without measured steps.
+    /// True if its step times had settled; `null` without measured steps.
     pub is_steady: Option<bool>,
-    /// Of all ranks, by the clock of steps, as `compare` and `report` have it; `null` of a run that
-    /// is not complete, or into which faults were injected.
+    /// Rate of all ranks, by the step clock, as in `compare` and `report`; `null` if the run is not
+    /// complete, or faults were injected.
     pub tokens_per_second: Option<f64>,
-    /// Tokens per second and node, as a share of that on the fewest nodes on which the same
-    /// workload with the same settings was complete.
+    /// Tokens per second and node, relative to the fewest nodes on which the same workload with the
+    /// same settings was complete.
     pub scaling_efficiency: Option<f64>,
-    /// The way to the first step of each attempt.
+    /// Parts of the start of each attempt, up to its first step.
     pub starts: Vec<Start>,
 }
 
 impl Collection {
-    /// Of these runs. `expected` are jobs that should have left one, and `defaults` the settings of
-    /// a run without any of its own, by section.
+    /// Builds the collection of these runs. `expected` are jobs that should have left a run, and
+    /// `defaults` the settings of a run without any of its own, by section.
     pub fn of(found: &Found, expected: &[Expected], defaults: &Value) -> Self {
         let row = |collected| RunRow::of(collected, defaults);
         let mut runs: Vec<_> = found.runs.iter().map(row).collect();
@@ -108,8 +108,8 @@ impl Collection {
         Self { runs, missing, unreadable }
     }
 
-    /// Whether every job has a record, and the newest of each is complete, with figures of the
-    /// machine.
+    /// Returns whether every job has a record, and the newest of each job is complete, with figures
+    /// of the machine.
     pub fn is_whole(&self) -> bool {
         let mut newest = self.runs.iter().filter(|run| run.is_newest);
         self.missing.is_empty()
@@ -118,7 +118,8 @@ impl Collection {
     }
 }
 
-/// The newest of each job. One that cannot be read, and may be of any job, is newer than some.
+/// Marks the newest run of each job. A record that cannot be read, and may be of any job, counts as
+/// newest unless the newest run of every job is later.
 fn find_newest(runs: &mut [RunRow], unreadable: &mut [Unreadable]) {
     let mut newest: BTreeMap<String, u64> = BTreeMap::new();
     for run in runs.iter() {
@@ -139,7 +140,7 @@ fn find_newest(runs: &mut [RunRow], unreadable: &mut [Unreadable]) {
 impl RunRow {
     fn of(collected: &Collected, defaults: &Value) -> Self {
         let Collected { name, job, record } = collected;
-        // Several pods may be on one node.
+        // One node may run several pods.
         let node = |rank: &'_ RankRecord| rank.node.clone().unwrap_or_else(|| rank.host.clone());
         let nodes: BTreeSet<_> = record.ranks.iter().map(node).collect();
         let injected: Vec<_> = record.injected().map(str::to_owned).collect();
@@ -169,16 +170,16 @@ impl RunRow {
         self.status == Status::Complete && self.injected.is_empty() && is_whole
     }
 
-    /// What it is to be sorted by.
+    /// Sort key.
     fn key(&self) -> (&str, &[String], usize, &str) {
         (&self.workload, &self.settings, self.nodes, &self.name)
     }
 }
 
-/// Sections that change how fast the same workload is computed.
+/// Sections that change the speed of the same workload.
 const SECTIONS: [&str; 2] = ["run", "collectives"];
 
-/// Values of these sections that are not the defaults of this version.
+/// Values of these sections that differ from the defaults of this version.
 fn settings(record: &Record, defaults: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for section in SECTIONS {
@@ -197,7 +198,7 @@ fn settings(record: &Record, defaults: &Value) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Settings that a run may differ from.
+    /// Default settings of the test's runs.
     fn defaults() -> Value {
         serde_json::json!({"run": {"engine": "fused"}, "collectives": {"bucket_bytes": 1 << 20}})
     }

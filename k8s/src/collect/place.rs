@@ -1,4 +1,4 @@
-//! Where results are: the claim of a site, mounted or copied, or an object store.
+//! Places of results: the claim of a site, mounted or copied, or an object store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use record::limits::CONFIG_BYTES_MAX;
 use record::{self, Attempt, PodList, Record};
 use verdict::baseline::{Baselines, OpenStorage};
 
-/// A record, and what its run is called.
+/// A record, and the name of its run.
 #[derive(Debug, Clone)]
 pub struct Collected {
     pub name: String,
-    /// Name of its job: in the record, or in the frozen benchmark beside it, else that of the run.
+    /// Name of the job: in the record, or else the frozen benchmark beside it, or else the run's.
     pub job: String,
     pub record: Record,
 }
 
-/// All records of places.
+/// All records of the added places.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Records that were read.
@@ -33,10 +33,10 @@ pub struct Found {
 }
 
 impl Found {
-    /// Adds those of a folder with runs, or of a store of records at a path or URL.
+    /// Adds the records of a folder with runs, or of a store of records at a path or URL.
     ///
     /// # Errors
-    /// When there is none, or they cannot be listed.
+    /// When there are no records, or they cannot be listed.
     pub fn add(&mut self, open: OpenStorage, place: &str) -> verdict::Result<()> {
         let path = Path::new(place);
         let is_store = record::text::is_remote(place) || Baselines::open(open, path)?.is_some();
@@ -56,7 +56,7 @@ impl Found {
             match record {
                 Ok(record) => self.add_record(name, None, record),
                 Err(error) => self.unreadable.push(Unreadable {
-                    // Their names begin with when their runs started.
+                    // Names in a store begin with the start time of the run.
                     unix_ms: name.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0),
                     text: format!("{}: {error}", path.display()),
                     ..Unreadable::new(name, None)
@@ -82,8 +82,8 @@ impl Found {
         Ok(())
     }
 
-    /// The folder of a run is its name, and that of its workflow's job the job of a record that
-    /// cannot be read.
+    /// Adds a record under the name of its run's folder. The job of an unreadable record is that of
+    /// the benchmark beside it, or else the workflow's job folder.
     fn add_file(
         &mut self,
         path: &Path,
@@ -110,8 +110,8 @@ impl Found {
         self.runs.push(Collected { name, job, record });
     }
 
-    /// Adds the times of pods to the runs that do not know them. Those that started before the last
-    /// attempt of an earlier run of their job are of that.
+    /// Adds pod times to runs that lack them. Pods that started before the last attempt of an
+    /// earlier run of the same job belong to that run.
     pub fn fill_in_pods(&mut self, pods: &PodList) {
         let began = |run: &Collected| run.record.attempts.last().map(|last| last.started_unix_ms);
         self.runs.sort_by_key(began);
@@ -123,8 +123,8 @@ impl Found {
         }
     }
 
-    /// Leaves out what is of none of these jobs. A record in a store that cannot be
-    /// read may be of any.
+    /// Drops the runs of other jobs. An unreadable record in a store may be of any job, so it
+    /// stays.
     pub fn keep_jobs(&mut self, jobs: &[Expected]) {
         let is_of_one = |name: &String| jobs.iter().any(|job| job.name == *name);
         self.runs.retain(|run| is_of_one(&run.job));
@@ -132,7 +132,7 @@ impl Found {
     }
 }
 
-/// When the last attempt of a run began whose record cannot be read, or else when that was written.
+/// Start of the last attempt of a run with an unreadable record, or else the record's mtime.
 fn started_unix_ms(record: &Path) -> u64 {
     let attempts = record.parent().and_then(|folder| Attempt::read_all(folder).ok());
     if let Some(attempt) = attempts.iter().flatten().last() {
@@ -143,7 +143,7 @@ fn started_unix_ms(record: &Path) -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Folders of runs that are one deeper, as those of workflows are: in a folder of their job.
+/// Run folders that are one level deeper, in a folder of their job, as workflows create them.
 fn runs_of_jobs(path: &Path) -> Result<Vec<PathBuf>, IoError> {
     let mut runs = Vec::new();
     if !path.is_dir() || record::is_run(path) {
@@ -155,19 +155,19 @@ fn runs_of_jobs(path: &Path) -> Result<Vec<PathBuf>, IoError> {
     Ok(runs)
 }
 
-/// In the order of names.
+/// Subfolders, sorted by name.
 fn folders(path: &Path) -> Result<Vec<PathBuf>, IoError> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(path).map_err(IoError::at(path, "list"))? {
         let path = entry.map_err(IoError::at(path, "list"))?.path();
-        // Only root may list what is in the root of many file systems.
+        // Only root may list this folder, which many file systems have in their root.
         all.extend(Some(path).filter(|path| path.is_dir() && !path.ends_with("lost+found")));
     }
     all.sort();
     Ok(all)
 }
 
-/// The job that the frozen benchmark in the folder of a run names.
+/// Job that the frozen benchmark in the folder of a run names.
 fn job_of(folder: &Path) -> Option<String> {
     let text = regular_file::read_text(&folder.join(BENCHMARK_FILE), CONFIG_BYTES_MAX);
     benchmark_file::job_name(&text.ok()?)

@@ -1,4 +1,4 @@
-//! Scaling efficiency: what a node does among many, relative to what it does among the fewest.
+//! Scaling efficiency: throughput per node on many nodes, relative to that on the fewest.
 
 use std::collections::{BTreeMap, BTreeSet};
 

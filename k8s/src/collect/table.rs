@@ -1,4 +1,4 @@
-//! The collection as text.
+//! Text format of a collection.
 
 use std::fmt;
 
@@ -22,11 +22,11 @@ const HEADINGS: [&str; 9] = [
     "scaling efficiency",
 ];
 
-/// The first of the columns of numbers, without that of the status.
+/// Columns of numbers, except the status.
 const NUMBERS: [usize; 4] = [4, 5, 7, 8];
 
 impl fmt::Display for Collection {
-    /// A table, and a line for each run without a result.
+    /// Writes a table, and a line for each run without a result.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).force_no_tty();

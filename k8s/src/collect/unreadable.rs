@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-/// One of them.
+/// A record that cannot be read.
 #[derive(Debug, Clone, Serialize)]
 pub struct Unreadable {
     /// Name of its folder or file.
     pub name: String,
-    /// Name of its job; `None` where only the record would say it.
+    /// Name of its job; `None` if only the record would name it.
     pub job: Option<String>,
-    /// When its run started, as far as that is known without it.
+    /// Start of its run, as far as that is known without the record.
     pub unix_ms: u64,
-    /// The file, and why.
+    /// File and error.
     pub text: String,
-    /// Whether a job may be judged by it.
+    /// True if the verdict of a job may depend on it.
     pub is_newest: bool,
 }
 

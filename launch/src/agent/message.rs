@@ -1,58 +1,58 @@
-//! What an agent and the supervisor tell each other: a JSON object a line.
+//! Messages between an agent and the supervisor: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
-/// What an agent says.
+/// Messages of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromAgent {
-    /// First: which host it is on.
+    /// First message: identity of the host.
     Hello(Hello),
-    /// It is still there: its silence means that the host is cut off.
+    /// Sign of life: an agent's silence means that the host is cut off.
     Alive,
-    /// The host is to go: what runs on it is asked to end.
+    /// The host is terminating: everything that runs on it is asked to end.
     Terminating,
-    /// As many ranks as were to be watched run.
+    /// All ranks to watch have started.
     RanksStarted,
-    /// A rank that was watched has ended; `None` where it is not known which.
+    /// A watched rank has ended; `None` if its number is not known.
     RankEnded(Option<usize>),
     /// No rank of the launch runs on the host any more.
     NoRanks,
 }
 
-/// Who an agent is.
+/// Identity of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Version of its program.
+    /// Version of the agent's program.
     pub version: String,
     /// Host name; in a pod, the pod's name.
     pub host: String,
-    /// Name of the node that runs the pod, where the pod knows it.
+    /// Name of the node that runs the pod, if the pod knows it.
     pub node: Option<String>,
-    /// The same in all processes of one host or container, and in those of no other.
+    /// Identity that all processes of one host or container share, and no others have.
     pub identity: String,
 }
 
-/// What the supervisor says.
+/// Messages of the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToAgent {
-    /// It is to be said when a rank ends, of so many on the host.
+    /// Request to report ended ranks, of `count` ranks on the host.
     Watch {
-        /// How many.
+        /// Number of ranks.
         count: usize,
-        /// Whether all of them have started before, so that one that is missing has ended.
+        /// True if all of them have started before, so that a missing rank has ended.
         have_started: bool,
     },
-    /// Ranks are to save and to stop: SIGTERM.
+    /// Asks ranks to save and stop: SIGTERM.
     Stop,
-    /// A node is lost, so that ranks must not wait for its ranks: SIGUSR2.
+    /// Reports a lost node, so that ranks do not wait for its ranks: SIGUSR2.
     PeerLost,
-    /// Ranks are to end at once: SIGKILL.
+    /// Kills ranks at once: SIGKILL.
     Kill,
 }
 
-/// A message as a line.
+/// Formats a message as a line.
 pub(crate) fn line(message: &impl Serialize) -> String {
     let text = serde_json::to_string(message).expect("messages have text keys");
     text + "\n"

@@ -1,7 +1,7 @@
-//! The agent: what the supervisor holds on every host of a job. It says which host it is, signals
-//! the ranks of the launch there, and by its end tells that the host is lost.
+//! The agent: the supervisor's process on every host of a job. It identifies its host, signals the
+//! ranks of the launch there, and by its end shows that the host is lost.
 //!
-//! Signals reach ranks this way under every launcher: of Open MPI 5's `mpirun`, SIGTERM leaves them
+//! Signals reach ranks this way under every launcher: SIGTERM to Open MPI 5's `mpirun` leaves ranks
 //! no time to save.
 
 mod message;
@@ -23,26 +23,26 @@ use record::machine::{boot_id, host_name};
 pub(crate) use message::line;
 pub use message::{FromAgent, Hello, ToAgent};
 
-/// How often it looks for the ranks of the launch. That takes time of the processor, which ranks
-/// may need: only until all have started, and while they are to end.
+/// Interval of searches for ranks of the launch. A search takes CPU time that ranks may need, so it
+/// runs only until all ranks have started, and while they end.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 const END_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often it looks whether known ranks are still there, which takes microseconds.
+/// Interval of checks that known ranks still run, which take microseconds.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it says that it is there.
+/// Interval of signs of life.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long a supervisor whose connection ended may take to send another agent.
+/// Time for a supervisor whose connection ended to send another agent.
 const REPLACEMENT: Duration = Duration::from_secs(20);
 
-/// How long ranks may take to stop that have no supervisor any more.
+/// Time for ranks without a supervisor to stop.
 const ORPHANED: Duration = Duration::from_secs(30);
 
 /// Serves the supervisor of a launch until `input` ends, or `output` cannot be written. If no other
-/// agent takes its place then, ranks that are left are asked to stop, and killed later. `name` is
-/// that of the subcommand.
+/// agent replaces it, the remaining ranks are asked to stop, and killed later. `name` is that of
+/// the subcommand.
 ///
 /// # Errors
 /// [`Error::System`] when SIGTERM cannot be handled, [`Error::Thread`].
@@ -55,7 +55,7 @@ pub fn run(
 ) -> Result<(), Error> {
     let (sender, events) = mpsc::channel();
     watch_termination(sender.clone())?;
-    // What a login's scripts have printed may end within a line.
+    // Output of login scripts may end within a line.
     let _ = output.write_all(b"\n");
     threads::spawn("commands", move || read_commands(input, &sender))?;
     let ranks = LocalRanks { launch: Some(launch.to_owned()) };
@@ -66,7 +66,7 @@ pub fn run(
     Ok(())
 }
 
-/// Whether there is another agent of the launch on this host.
+/// Returns whether another agent of the launch runs on this host.
 fn is_replaced(name: &str, launch: &str) -> bool {
     let own = rustix::process::getpid();
     processes_with(&[name, launch]).iter().any(|pid| *pid != own)
@@ -90,7 +90,7 @@ fn watch_termination(events: Sender<Event>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A line that is no command is one of a newer supervisor.
+/// Reads commands, and skips unknown lines, which a newer supervisor may send.
 fn read_commands(input: impl BufRead, events: &Sender<Event>) {
     for line in input.lines().map_while(Result::ok) {
         if let Ok(command) = serde_json::from_str(&line) {
@@ -107,20 +107,20 @@ struct Agent<W> {
     is_heard: bool,
 }
 
-/// What it does between commands.
+/// Task between commands.
 #[derive(Debug)]
 enum Task {
     Nothing,
-    /// Waits for ranks to start, so many.
+    /// Waits until `count` ranks have started.
     Search {
         count: usize,
         found: Vec<LocalRank>,
     },
-    /// Looks whether they are still there.
+    /// Checks that the ranks still run.
     Watch {
         ranks: Vec<LocalRank>,
     },
-    /// Waits for ranks to end, and sends the signal to those that start meanwhile.
+    /// Waits for ranks to end, and signals those that start meanwhile.
     End {
         signal: Signal,
         told: Vec<LocalRank>,
@@ -172,7 +172,7 @@ impl<W: Write> Agent<W> {
         self.task = Task::End { signal, told: Vec::new() };
     }
 
-    /// In the place of an agent that has watched.
+    /// Continues the watch of an earlier agent.
     fn go_on_watching(&mut self, count: usize) {
         let ranks = self.ranks.running();
         if ranks.len() < count {
@@ -210,7 +210,7 @@ impl<W: Write> Agent<W> {
                 let new: Vec<_> = new.copied().collect();
                 new.iter().for_each(|rank| rank.signal(*signal));
                 told.extend(&new);
-                // Ranks that have not started yet are still to come, unless they cannot any more.
+                // Ranks may still start, unless some were signalled before or all are killed.
                 if running.is_empty() && (!told.is_empty() || *signal == Signal::KILL) {
                     self.task = Task::Nothing;
                     self.say(&FromAgent::NoRanks);
@@ -228,7 +228,7 @@ impl<W: Write> Agent<W> {
         self.is_heard &= written.and_then(|()| self.output.flush()).is_ok();
     }
 
-    /// Only ranks that run now are meant: later ones have a supervisor.
+    /// Ends the ranks that run now: later ranks have a supervisor.
     fn end_orphans(&self, is_replaced: impl Fn() -> bool) {
         let orphans = self.ranks.running();
         let is_left = || orphans.iter().any(LocalRank::is_running);
@@ -264,8 +264,8 @@ impl Hello {
     }
 }
 
-/// When the first process of this container started, in clock ticks since the boot: numbers of
-/// namespaces are given again.
+/// Start of this container's first process, in clock ticks since the boot: numbers of namespaces
+/// are reused.
 fn start_of_first_process() -> String {
     const AFTER_NAME: usize = 19; // field 22 of proc_pid_stat(5); the name may have spaces
     let stat = std::fs::read_to_string("/proc/1/stat").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Finding out which launcher started this process, from environment variables alone.
+//! Detection of the launcher that started this process, from environment variables alone.
 //!
 //! Nothing here calls MPI: `MPI_Init` without a launcher can hang or print, and a workstation may
 //! have no working MPI at all. Variable names: Open MPI's `mpirun(1)`, section "Environment
@@ -13,11 +13,11 @@ struct Variables {
     kind: LauncherKind,
     rank: &'static str,
     world: Option<&'static str>,
-    /// Each of them means that this launcher started the process.
+    /// Variables each of which means that this launcher started the process.
     evidence: &'static [&'static str],
 }
 
-/// In order of precedence: Open MPI under Slurm also has Slurm's variables, and PMIx's.
+/// Launchers in order of precedence: Open MPI under Slurm also has the variables of Slurm and PMIx.
 const LAUNCHERS: [Variables; 5] = [
     Variables {
         kind: LauncherKind::OpenMpi,
@@ -29,7 +29,7 @@ const LAUNCHERS: [Variables; 5] = [
         kind: LauncherKind::IntelMpi,
         rank: "PMI_RANK",
         world: Some("PMI_SIZE"),
-        // Seen with Intel MPI 2021.18; I_MPI_ROOT is only its installation.
+        // Seen with Intel MPI 2021.18; I_MPI_ROOT only names the installation.
         evidence: &["I_MPI_HYDRA_UUID"],
     },
     Variables {
@@ -42,7 +42,7 @@ const LAUNCHERS: [Variables; 5] = [
         kind: LauncherKind::Slurm,
         rank: "SLURM_PROCID",
         world: Some("SLURM_STEP_NUM_TASKS"),
-        // A batch script, which is one process, has SLURM_PROCID and SLURM_NTASKS as well.
+        // A batch script, which is a single process, has SLURM_PROCID and SLURM_NTASKS as well.
         evidence: &["SLURM_STEP_NUM_TASKS"],
     },
     Variables {
@@ -53,7 +53,7 @@ const LAUNCHERS: [Variables; 5] = [
     },
 ];
 
-/// The launcher that started this process, or `None` for a process that was started alone.
+/// Detects the launcher that started this process; `None` if the process was started alone.
 ///
 /// `variable` looks up an environment variable. A Slurm step of one task counts as alone: the
 /// shell of an interactive allocation is such a step.
@@ -79,7 +79,7 @@ pub fn detect_launcher(
     Ok(Some(Launcher { kind: names.kind, rank, world }))
 }
 
-/// A required variable as a number within `range`.
+/// Parses a required variable as a number within `range`.
 fn number(
     variable: impl Fn(&str) -> Option<String>,
     name: &'static str,

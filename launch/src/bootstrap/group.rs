@@ -1,4 +1,4 @@
-//! The backend of a world: how its ranks communicate, and how it is closed.
+//! The backend of a world: communication between its ranks, and its shutdown.
 
 use std::ops::Deref;
 #[cfg(feature = "mpi")]
@@ -12,7 +12,7 @@ pub struct Group(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// With nothing to close.
+    /// Backend that needs no close.
     Plain(Box<dyn Collective>),
     #[cfg(feature = "mpi")]
     Mpi { mpi: Box<collectives::Mpi>, close_timeout: Duration },
@@ -27,9 +27,9 @@ impl Group {
     /// Waits for the other ranks, then finalises MPI.
     ///
     /// # Errors
-    /// That of [`Mpi::close`](collectives::Mpi::close). The communication thread may then be stuck
-    /// in the library, so that the process should end
-    /// [without clean-up](crate::signals::exit_immediately).
+    /// The error of [`Mpi::close`](collectives::Mpi::close). The communication thread may then be
+    /// stuck in the library, so that the process should end [without
+    /// clean-up](crate::signals::exit_immediately).
     pub fn close(self) -> Result<(), collectives::Error> {
         match self.0 {
             Kind::Plain(_) => Ok(()),

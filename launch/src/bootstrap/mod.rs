@@ -1,4 +1,4 @@
-//! Bootstrap: from a process to a rank that knows its world.
+//! Bootstrap: turns a process into a rank that knows its world.
 
 mod detect;
 mod group;
@@ -52,7 +52,7 @@ enum Chosen {
 
 fn choose(backend: Backend, launcher: Option<&Launcher>) -> Result<Chosen, Error> {
     match (backend, launcher) {
-        // NCCL needs a backend of the host, over which ranks find each other.
+        // NCCL needs a host backend for the rendezvous of ranks.
         (Backend::Auto | Backend::Nccl | Backend::Single, None) => Ok(Chosen::Single),
         (Backend::Single, Some(launcher)) => match launcher.world {
             Some(1) => Ok(Chosen::Single),
@@ -62,7 +62,7 @@ fn choose(backend: Backend, launcher: Option<&Launcher>) -> Result<Chosen, Error
     }
 }
 
-/// Detects a launcher of another MPI than the binary's: it starts R worlds of one rank each.
+/// Detects a launcher of another MPI than the binary's, which starts R worlds of one rank each.
 fn check_launcher(launcher: &Launcher, rank: usize, world: usize) -> Result<(), Error> {
     let launcher_world = launcher.world.unwrap_or(world);
     if launcher.rank == rank && launcher_world == world {
@@ -77,7 +77,7 @@ fn check_launcher(launcher: &Launcher, rank: usize, world: usize) -> Result<(), 
     })
 }
 
-/// The MPI backend, where this binary has it.
+/// Opens the MPI backend, if this binary has it.
 #[cfg(feature = "mpi")]
 fn open_mpi(_: Option<&Launcher>, options: &Options) -> Result<Group, Error> {
     let mpi_options = collectives::MpiOptions {

@@ -1,4 +1,4 @@
-//! The rendezvous: ranks exchange where they are, and each derives its placement and threads.
+//! The rendezvous: ranks exchange their locations, and each derives its placement and threads.
 
 use std::mem::ManuallyDrop;
 use std::time::Instant;
@@ -9,25 +9,25 @@ use crate::error::Error;
 use crate::launcher::Launcher;
 use crate::placement::{NumaNode, Placement, RankLocation, ThreadPlan, unused_cores};
 
-/// A rank that knows the others.
+/// A rank that knows its world.
 #[derive(Debug)]
 pub struct World {
     /// Communication with the other ranks.
     pub collective: Group,
-    /// Where this rank is.
+    /// Placement of this rank.
     pub placement: Placement,
     /// Host of every rank.
     pub hosts: Vec<String>,
     /// Compute threads of this rank, and their cores.
     pub threads: ThreadPlan,
-    /// Logical processors that the launcher may run on and no rank of the machine is bound to,
-    /// less siblings of used ones and what exceeds the CPU quota; 0 without a launcher, and when
-    /// this rank has enough for the threads that were requested.
+    /// Number of logical processors that the launcher may run on and to which no rank of the
+    /// machine is bound, less siblings of used processors and those beyond the CPU quota. 0 without
+    /// a launcher, and if this rank has enough for the requested threads.
     pub unused_cores: usize,
 }
 
 impl World {
-    /// Exchanges locations over a backend that is open already.
+    /// Exchanges locations over an open backend.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] when not all ranks arrive before the timeout.
@@ -53,9 +53,9 @@ impl World {
         Ok(Self { collective, placement, hosts, threads, unused_cores })
     }
 
-    /// Chooses the cores of this rank's threads anew, in the NUMA node of what it computes on if
-    /// that is known and the rank may run there. A collective operation; call it before any thread
-    /// is bound to cores.
+    /// Chooses the cores of this rank's threads anew, in the NUMA node of its compute device if
+    /// that node is known and the rank may run there. A collective operation; call it before any
+    /// thread is bound to cores.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] when not all ranks arrive before the timeout.
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Where every rank is, by rank.
+/// Gathers the location of every rank, by rank.
 fn gather_locations(
     collective: &Group,
     own: &RankLocation,
@@ -84,7 +84,7 @@ fn gather_locations(
 ) -> Result<Vec<RankLocation>, Error> {
     let rank = collective.rank();
     let size = RankLocation::BYTES;
-    // After an error the network may still write to this memory: it is then never freed.
+    // The network may still write to this memory after an error: it is then never freed.
     let mut bytes = ManuallyDrop::new(vec![0_u8; collective.world() * size]);
     own.encode(&mut bytes[rank * size..(rank + 1) * size]);
     collective
@@ -140,7 +140,7 @@ mod tests {
         assert!(threads <= allowed_cores().len().max(3), "{threads} threads");
     }
 
-    /// The threads of two ranks, each near a node.
+    /// Plans the threads of two ranks, each near a node.
     fn threads_near(nodes: [&NumaNode; 2]) -> Vec<ThreadPlan> {
         let ranks = collectives::Threads::group(2).into_iter().zip(nodes.map(NumaNode::clone));
         let choose = |(rank, node): (collectives::Threads, NumaNode)| {
@@ -159,7 +159,7 @@ mod tests {
         let node = |number, core| NumaNode { number, cores: vec![core] };
         let [near_first, near_last] = [node(0, first), node(1, last)];
         let unreachable = node(2, usize::MAX);
-        // Without nodes, rank 0 would have the first cores and rank 1 the last.
+        // Default without nodes: rank 0 has the first cores and rank 1 the last.
         for nodes in [[&near_last, &near_first], [&near_first, &unreachable]] {
             for (threads, node) in threads_near(nodes).iter().zip(nodes) {
                 let is_near = allowed.contains(&node.cores[0]);
@@ -177,7 +177,7 @@ mod tests {
         for plan in &plans {
             assert_eq!((plan.threads, plan.numa_node), (1, Some(0)), "{plans:?}");
         }
-        // Nothing is divided under a CPU quota.
+        // A CPU quota prevents division of the cores.
         let is_divided = plans[0].cores != plans[1].cores;
         assert_eq!(is_divided, plans[0].exclusive, "{plans:?}");
     }

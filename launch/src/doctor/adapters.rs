@@ -1,29 +1,29 @@
-//! Adapters for RDMA that a container can open, and ports of them that a job uses.
+//! RDMA adapters that a container can open, and their ports that a job uses.
 //!
-//! `/sys/class/infiniband` shows every adapter of the node, also to a pod that was given none: what
-//! counts is whether the device of its verbs is there, `/dev/infiniband/uverbsN`.
+//! `/sys/class/infiniband` shows every adapter of the node, even to a pod that was given none: an
+//! adapter counts only if its verbs device `/dev/infiniband/uverbsN` exists.
 
 use std::path::Path;
 
 use super::check::Context;
 use record::files::system::{names, text};
 
-/// Amazon's number as a PCI vendor: its adapters are called `efa_0`, or `rdmap16s27` by udev.
+/// PCI vendor id of Amazon: its adapters are called `efa_0`, or `rdmap16s27` by udev.
 const AMAZON: &str = "0x1d0f";
 
 /// An adapter of the node.
 #[derive(Debug)]
 pub(super) struct Adapter {
-    /// As in `mlx5_0`.
+    /// Name, such as `mlx5_0`.
     pub(super) name: String,
-    /// Whether this container has its device.
+    /// True if this container has its device.
     pub(super) is_here: bool,
-    /// Whether it is an Elastic Fabric Adapter.
+    /// True for an Elastic Fabric Adapter.
     pub(super) is_efa: bool,
 }
 
 impl Adapter {
-    /// Those of the node, in the order of their names.
+    /// Lists the adapters of the node, sorted by name.
     pub(super) fn all(context: &Context) -> Vec<Self> {
         let class = context.host_root.join("sys/class");
         let here = opened(context);
@@ -50,19 +50,19 @@ fn opened(context: &Context) -> Vec<String> {
 /// A port of an adapter.
 #[derive(Debug)]
 pub(super) struct Port {
-    /// As in `mlx5_0/1`.
+    /// Name, such as `mlx5_0/1`.
     pub(super) name: String,
     pub(super) is_active: bool,
     pub(super) gigabits: Option<f64>,
-    /// As in `InfiniBand`.
+    /// Link layer, such as `InfiniBand`.
     pub(super) link_layer: String,
     pub(super) has_gid: bool,
     state: String,
 }
 
 impl Port {
-    /// Ports of adapters that are here and that the job uses: those that it names, else those of
-    /// InfiniBand, else all. Ethernet beside InfiniBand is there for storage.
+    /// Lists the ports of available adapters that the job uses: those that it names, or else the
+    /// InfiniBand ports, or else all. Ethernet beside InfiniBand is there for storage.
     pub(super) fn used(context: &Context) -> Vec<Self> {
         let mut ports = Self::here(context);
         if context.hca_filter().is_none() && ports.iter().any(Self::is_infiniband) {
@@ -78,7 +78,7 @@ impl Port {
         let ports = here.flat_map(|Adapter { name, is_efa, .. }| {
             let folder = folders.join(&name).join("ports");
             let mut numbers = names(&folder);
-            // What NCCL's variable says is not for libfabric, by which it uses EFA.
+            // NCCL's variable does not apply to libfabric, through which NCCL uses EFA.
             numbers.retain(|number| is_efa || filter.takes(&name, number));
             numbers.into_iter().map(move |it| Self::read(format!("{name}/{it}"), &folder.join(it)))
         });
@@ -114,7 +114,7 @@ impl Port {
         self.link_layer == "Ethernet"
     }
 
-    /// As in `mlx5_0/1 ACTIVE 400 Gb/s`.
+    /// Formats the port, as in `mlx5_0/1 ACTIVE 400 Gb/s`.
     pub(super) fn text(&self) -> String {
         let Self { name, state, gigabits, .. } = self;
         let rate = gigabits.map_or(String::new(), |gigabits| format!(" {gigabits} Gb/s"));
@@ -122,13 +122,13 @@ impl Port {
     }
 }
 
-/// Whether others can reach a GID: not one of zeros, nor that of the link alone (fe80).
+/// Returns whether other hosts can reach a GID: not zeros, nor a link-local address (fe80).
 fn is_address(gid: &str) -> bool {
     gid.bytes().any(|byte| !matches!(byte, b'0' | b':')) && !gid.starts_with("fe80:")
 }
 
-/// Which ports NCCL uses, by its variable `NCCL_IB_HCA`: prefixes of names, with `=` whole names,
-/// with `^` all but these; each with a port or for all of them, as in `^=mlx5_0:1,mlx5_3`.
+/// Filter of NCCL's ports by its variable `NCCL_IB_HCA`: prefixes of names, with `=` whole names,
+/// with `^` all but these; each with a port or for all ports, as in `^=mlx5_0:1,mlx5_3`.
 /// <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca>
 #[derive(Debug)]
 struct HcaFilter<'a> {

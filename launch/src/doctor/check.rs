@@ -1,4 +1,4 @@
-//! What a check is, and what it is told.
+//! Checks, and their input.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 use super::finding::Finding;
 use crate::bootstrap::World;
 
-/// Looks at one thing that training depends on.
+/// Check of one requirement of training.
 pub trait Check: Sync {
-    /// What it is.
+    /// Returns the description of the check.
     fn about(&self) -> &'static About;
 
-    /// Looks.
+    /// Runs the check.
     fn run(&self, context: &Context) -> Finding;
 }
 
-/// A check as tables and documentation show it.
+/// Description of a check in tables and documentation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct About {
-    /// As in `--require NAME`.
+    /// Name, for `--require NAME`.
     pub name: &'static str,
-    /// What it is about.
+    /// Subject of the check.
     pub group: Group,
-    /// Who runs it.
+    /// Ranks that run it.
     pub scope: Scope,
-    /// What it looks at.
+    /// Files and values that it reads.
     pub looks_at: &'static str,
-    /// When it warns or fails, and why there.
+    /// Conditions of warnings and failures, with their reasons.
     pub thresholds: &'static str,
-    /// What to do if it does.
+    /// Action to take after a warning or a failure.
     pub remedy: &'static str,
-    /// The test that plants its fault: a file, and the name of the test.
+    /// Test that plants its fault: a file, and the name of the test.
     pub fault: &'static str,
 }
 
@@ -67,19 +67,19 @@ impl fmt::Display for Group {
     }
 }
 
-/// Who runs a check.
+/// Ranks that run a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The first rank of each node.
     Node,
     /// Every rank.
     Rank,
-    /// All ranks together: one finding.
+    /// All ranks together, with one finding.
     World,
 }
 
 impl Scope {
-    /// In words.
+    /// Description in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Node => "each node",
@@ -89,30 +89,29 @@ impl Scope {
     }
 }
 
-/// What a check is told of its rank and its job.
+/// Input of a check: its rank and its job.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Where the files of this process and its container are: `/`, but in tests.
+    /// Root of the files of this process and its container: `/`, except in tests.
     pub root: PathBuf,
-    /// Where `/proc` and `/sys` of the host are.
+    /// Root of `/proc` and `/sys` of the host.
     pub host_root: PathBuf,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub world: usize,
-    /// Ranks of this node.
+    /// Number of ranks of this node.
     pub local_world: usize,
-    /// Compute threads of each rank.
+    /// Number of compute threads of each rank.
     pub threads: usize,
-    /// Whether ranks compute on CUDA devices.
+    /// True if ranks compute on CUDA devices.
     pub on_cuda: bool,
-    /// NCCL's variable of this name: which ports it uses.
+    /// Value of `NCCL_IB_HCA`: the ports that NCCL uses.
     pub nccl_ib_hca: Option<String>,
-    /// Memory of the host that all ranks of this node need together; `None` where the workload is
-    /// not known.
+    /// Host memory that all ranks of this node need together; `None` if the workload is not known.
     pub memory_bytes: Option<u64>,
 }
 
 impl Context {
-    /// Of a rank, without the memory that it needs.
+    /// Builds the context of a rank, without the memory that it needs.
     pub fn of_rank(host_root: PathBuf, world: &World, on_cuda: bool) -> Self {
         Self {
             root: PathBuf::from("/"),
@@ -126,12 +125,12 @@ impl Context {
         }
     }
 
-    /// Whether ranks are on several nodes.
+    /// Returns whether ranks are on several nodes.
     pub(super) fn has_several_nodes(&self) -> bool {
         self.world > self.local_world
     }
 
-    /// Which ports NCCL is told to use, where there is NCCL.
+    /// Port filter of NCCL, if ranks use NCCL.
     pub(super) fn hca_filter(&self) -> Option<&str> {
         self.nccl_ib_hca.as_deref().filter(|filter| self.on_cuda && !filter.is_empty())
     }

@@ -1,4 +1,4 @@
-//! What the control groups of a container leave to its ranks.
+//! CPU and memory that the control groups of a container leave to its ranks.
 
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
@@ -6,15 +6,15 @@ use super::limits::mebibytes;
 use crate::machine::CgroupLimits;
 use record::files::system::{number_of, text};
 
-/// Processors for the ranks of a node.
+/// Check of the CPU quota for the ranks of a node.
 pub(super) struct Cpus;
 
-/// Memory for the ranks of a node.
+/// Check of the memory for the ranks of a node.
 pub(super) struct Memory;
 
-/// Below so much of a core, a rank does not get to answer the others in time.
+/// Minimum number of cores of a rank, below which it cannot answer other ranks in time.
 const CORES_OF_A_RANK_MIN: f64 = 0.5;
-/// From this share of free memory on there is no room for page cache, which storage needs.
+/// Maximum share of free memory that ranks may need: above it, storage lacks room for page cache.
 const MEMORY_SHARE_MAX: f64 = 0.9;
 
 impl Check for Cpus {

@@ -1,4 +1,4 @@
-//! What a check has found.
+//! Result of a check.
 
 use std::fmt;
 
@@ -32,34 +32,34 @@ impl fmt::Display for Status {
     }
 }
 
-/// What a check has found at one place.
+/// Result of a check at one place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Finding {
-    /// How it is.
+    /// Status of the check.
     pub status: Status,
-    /// What was found; why there was nothing to look at.
+    /// Description of what was found, or the reason of a skip.
     pub found: String,
-    /// What was expected, where that was not found.
+    /// Expectation, if it was not met.
     pub expected: Option<String>,
 }
 
 impl Finding {
-    /// As it should be.
+    /// Builds a pass.
     pub fn pass(found: impl Into<String>) -> Self {
         Self { status: Status::Pass, found: found.into(), expected: None }
     }
 
-    /// There was nothing to look at, and why.
+    /// Builds a skip, with its reason.
     pub fn skip(why: impl Into<String>) -> Self {
         Self { status: Status::Skip, found: why.into(), expected: None }
     }
 
-    /// Not as it should be, but training works.
+    /// Builds a warning: training works, although not as it should.
     pub fn warn(found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self { status: Status::Warn, found: found.into(), expected: Some(expected.into()) }
     }
 
-    /// Training would not work.
+    /// Builds a failure: training would not work.
     pub fn fail(found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self { status: Status::Fail, ..Self::warn(found, expected) }
     }

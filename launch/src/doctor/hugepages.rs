@@ -7,10 +7,10 @@ use super::finding::Finding;
 use super::limits::mebibytes;
 use record::files::system::{number_of, text};
 
-/// Transparent and reserved huge pages.
+/// Check of transparent and reserved huge pages.
 pub(super) struct Hugepages;
 
-/// Memory that is reserved and unused from this share on is missed by everything else.
+/// Maximum share of reserved, unused memory: everything else lacks that memory.
 const RESERVED_SHARE_MAX: f64 = 0.1;
 
 impl Check for Hugepages {
@@ -54,13 +54,13 @@ impl Check for Hugepages {
     }
 }
 
-/// The word in brackets, as in `always [madvise] never`.
+/// Returns the word in brackets, as in `always [madvise] never`.
 fn chosen(mode: &str) -> &str {
     let word = mode.split(['[', ']']).nth(1);
     word.unwrap_or("not in this kernel")
 }
 
-/// What /proc/meminfo says of reserved pages.
+/// Reserved pages by `/proc/meminfo`.
 struct Reserved {
     pages: f64,
     free_pages: f64,

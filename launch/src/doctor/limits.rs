@@ -1,4 +1,4 @@
-//! Limits of this process, as `/proc/self/limits` has them: proc(5), getrlimit(2).
+//! Limits of this process in `/proc/self/limits`: proc(5), getrlimit(2).
 
 use std::path::Path;
 
@@ -7,24 +7,24 @@ use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use record::files::system::{number, text};
 
-/// Memory that may be locked, which RDMA needs for every buffer it registers.
+/// Check of lockable memory, which RDMA needs for every buffer it registers.
 pub(super) struct Memlock;
 
-/// Descriptors of a process.
+/// Check of the file descriptors of a process.
 pub(super) struct OpenFiles;
 
-/// Processes and threads.
+/// Check of processes and threads.
 pub(super) struct Processes;
 
-/// Buffers of NCCL and of MPI that are registered at once, with room for those of gradients.
+/// Size of the buffers that NCCL and MPI register at once, with room for gradients.
 const MEMLOCK_BYTES_MIN: u64 = 1 << 30;
 
-/// Files of the program and of a run, before any connection.
+/// Number of files of the program and of a run, before any connection.
 const FILES_OF_A_RANK: u64 = 256;
-/// Sockets to each other rank: Open MPI and NCCL make one or two for each network between them.
+/// Number of sockets to each peer: Open MPI and NCCL open one or two for each network between them.
 const FILES_OF_A_PEER: u64 = 4;
 
-/// Threads of a rank beside those that compute: MPI, NCCL, storage, telemetry.
+/// Number of threads of a rank besides its compute threads: MPI, NCCL, storage, telemetry.
 const THREADS_OF_A_RANK: u64 = 32;
 
 /// Bit of CAP_IPC_LOCK in a set of capabilities: capabilities(7), `linux/capability.h`.
@@ -111,14 +111,14 @@ impl Check for Processes {
     }
 }
 
-/// The least is the first.
+/// Limit, ordered so that the smallest is first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Limit {
     Of(u64),
     Unlimited,
 }
 
-/// The soft limit of this name.
+/// Reads the soft limit of this name.
 fn limit(root: &Path, name: &str) -> Option<Limit> {
     let limits = text(&root.join("proc/self/limits"));
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
@@ -128,7 +128,7 @@ fn limit(root: &Path, name: &str) -> Option<Limit> {
     }
 }
 
-/// Of the top of the control groups that this process sees: in a container, its own.
+/// Reads the limit of the top control group that this process sees: in a container, its own.
 fn pids_max(root: &Path) -> Option<u64> {
     let groups = root.join("sys/fs/cgroup");
     let found = ["pids.max", "pids/pids.max"].into_iter().find_map(|it| number(&groups.join(it)));
@@ -160,13 +160,13 @@ fn has_ipc_lock(root: &Path) -> bool {
     bits.is_some_and(|bits| bits & (1 << CAP_IPC_LOCK) != 0)
 }
 
-/// Whether the job reaches others through memory that is locked. On CPUs adapters of Ethernet and
-/// of EFA carry sockets.
+/// Returns whether the job reaches peers through locked memory. On CPUs, Ethernet and EFA adapters
+/// carry sockets.
 fn locks_memory(context: &Context) -> bool {
     Port::used(context).iter().any(|port| context.on_cuda || port.is_infiniband())
 }
 
-/// As in `8 MiB`.
+/// Formats a size, as in `8 MiB`.
 pub(super) fn mebibytes(bytes: u64) -> String {
     match bytes >> 20 {
         0 => format!("{bytes} bytes"),

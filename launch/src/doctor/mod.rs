@@ -1,10 +1,10 @@
-//! Whether hosts are fit for training: checks that say what they found, what was expected, and what
-//! to do.
+//! Checks that hosts are fit for training; each finding states what was found, what was expected,
+//! and what to do.
 //!
-//! A [`Check`] says [About] itself what documentation and tables show, and looks at one host or
-//! rank. Those of the host are here, a file for each group; the trainer adds those that need a
-//! device, a tier, or the other ranks. Everything is read below [`Context::root`] and
-//! [`Context::host_root`], so that a test can plant what a broken host says.
+//! A [`Check`] provides its own description ([About]) for documentation and tables, and examines
+//! one host or rank. The host checks are here, a file for each group; the trainer adds those that
+//! need a device, a tier, or the other ranks. Everything is read below [`Context::root`] and
+//! [`Context::host_root`], so that a test can plant the files of a broken host.
 
 mod adapters;
 mod check;
@@ -23,7 +23,7 @@ pub use check::{About, Check, Context, Group, Scope};
 pub use finding::{Finding, Status};
 pub use nic::{mpi_interface, nearest_port};
 
-/// The checks of a host, in the order of the table.
+/// Checks of a host, in the order of the table.
 pub const HOST_CHECKS: [&dyn Check; 10] = [
     &shm::Shm,
     &limits::Memlock,
@@ -37,7 +37,7 @@ pub const HOST_CHECKS: [&dyn Check; 10] = [
     &rdma::GdrDriver,
 ];
 
-/// Whether a port for RDMA is up that this process may use.
+/// Returns whether an active RDMA port is available to this process.
 pub fn has_rdma(context: &Context) -> bool {
     adapters::Port::used(context).iter().any(|port| port.is_active)
 }

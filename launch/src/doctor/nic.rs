@@ -1,4 +1,4 @@
-//! The NIC of a rank: by which it reaches ranks of other nodes, where the system leaves no doubt.
+//! The NIC through which a rank reaches ranks of other nodes, if the system leaves no doubt.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use super::adapters::Port;
 use super::check::Context;
 use record::files::system::text;
 
-/// Variables by which Open MPI and libfabric are told their interfaces.
+/// Variables that name the interfaces of Open MPI and libfabric.
 const INTERFACES: [&str; 2] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE"];
 
-/// The port for RDMA that is nearest to a GPU by PCIe, as in `mlx5_0:1`, which is how NCCL writes
-/// it, or the only one that is active. `None` where two are equally near, or of several none shares
-/// a root complex with the GPU.
+/// Finds the RDMA port that is nearest to a GPU by PCIe, as in `mlx5_0:1`, NCCL's notation, or the
+/// only active port. `None` if two are equally near, or if there are several and none shares a root
+/// complex with the GPU.
 pub fn nearest_port(context: &Context, pci_bus_id: &str) -> Option<String> {
     let mut ports = Port::used(context);
     ports.retain(|port| port.is_active);
@@ -35,7 +35,7 @@ pub fn nearest_port(context: &Context, pci_bus_id: &str) -> Option<String> {
     }
 }
 
-/// From the root complex to the device.
+/// Path of PCI devices from the root complex to the device.
 fn pci_path(sys: &Path, device: &Path) -> Option<Vec<PathBuf>> {
     let devices = sys.join("devices").canonicalize().ok()?;
     let path = device.canonicalize().ok()?;
@@ -46,8 +46,9 @@ fn nccl_name(port: &Port) -> String {
     port.name.replace('/', ":")
 }
 
-/// The network interface that carries MPI between CPUs: the one that MPI is told, else the only one
-/// with an address. `None` where several have one, as MPI then chooses, and beside RDMA.
+/// Finds the network interface that carries MPI between CPUs: the one that MPI is configured to
+/// use, or else the only one with an address. `None` beside RDMA, and if several have an address,
+/// as MPI then chooses.
 pub fn mpi_interface(context: &Context) -> Option<String> {
     let told = INTERFACES.iter().find_map(|name| std::env::var(name).ok());
     interface(context, &told.unwrap_or_default())
@@ -67,7 +68,7 @@ fn interface(context: &Context, told: &str) -> Option<String> {
     }
 }
 
-/// Interfaces that are not down and have an address that others reach, but for the loopback.
+/// Lists interfaces that are not down and have an address that other hosts reach, without loopback.
 fn with_addresses(root: &Path) -> BTreeSet<String> {
     const GLOBAL: &str = "00"; // scope of an address, in if_inet6
     let network = root.join("proc/self/net");
@@ -94,7 +95,7 @@ mod tests {
 
     const GPU: &str = "pci0000:00/0000:00:01.0/0000:17:00.0";
 
-    /// An adapter with an active port, somewhere on the bus.
+    /// Plants an adapter with an active port at a position on the bus.
     fn plant_port(host: &Host, name: &str, path: &str) {
         host.plant_adapter(name);
         for (file, text) in [("state", "4: ACTIVE"), ("link_layer", "InfiniBand")] {

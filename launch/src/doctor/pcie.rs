@@ -1,4 +1,4 @@
-//! PCIe links of adapters, beside the rates of their ports:
+//! PCIe links of adapters, compared with the rates of their ports:
 //! `Documentation/ABI/testing/sysfs-bus-pci` of the kernel.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use record::files::system::{number, text};
 
-/// PCIe links of the adapters of a node.
+/// Check of the PCIe links of the adapters of a node.
 pub(super) struct RdmaPcie;
 
 impl Check for RdmaPcie {
@@ -43,7 +43,7 @@ impl Check for RdmaPcie {
     }
 }
 
-/// The rate of the fastest port of each adapter that is up, else 0.
+/// Rate of the fastest active port of each adapter, or else 0.
 fn fastest(ports: &[Port]) -> BTreeMap<&str, f64> {
     let mut rates = BTreeMap::new();
     for port in ports {
@@ -54,7 +54,7 @@ fn fastest(ports: &[Port]) -> BTreeMap<&str, f64> {
     rates
 }
 
-/// A PCIe link as it came up.
+/// Negotiated PCIe link.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     gigatransfers: f64,
@@ -63,7 +63,7 @@ struct Link {
 }
 
 impl Link {
-    /// `None` where the device does not tell, as a virtual function does not.
+    /// Reads a link; `None` if the device does not report it, as virtual functions do not.
     fn read(device: &Path) -> Option<Self> {
         let speed = text(&device.join("current_link_speed"));
         let lanes = |file: &str| number(&device.join(file)).filter(|lanes| *lanes > 0.0);
@@ -74,7 +74,7 @@ impl Link {
         })
     }
 
-    /// Up to generation 2 a byte takes ten bits, from generation 3 on 128 bits take 130.
+    /// Bandwidth: up to generation 2 a byte takes ten bits, from generation 3 on 128 bits take 130.
     fn gigabits(self) -> f64 {
         let share = if self.gigatransfers <= 5.0 { 8.0 / 10.0 } else { 128.0 / 130.0 };
         self.gigatransfers * share * self.lanes
@@ -92,7 +92,7 @@ impl AdapterLink {
         self.link.gigabits() < self.port_gigabits
     }
 
-    /// As in `mlx5_0 x8 of x16 at 16 GT/s: 126 Gb/s for a port of 200`.
+    /// Formats the link, as in `mlx5_0 x8 of x16 at 16 GT/s: 126 Gb/s for a port of 200`.
     fn text(&self) -> String {
         let Self { adapter, link: Link { gigatransfers, lanes, lanes_max }, port_gigabits } = self;
         let carries = self.link.gigabits();
@@ -149,7 +149,7 @@ mod tests {
         plant(&host, "mlx5_0", ["32.0 GT/s PCIe\n", "16\n", "16\n"], NDR);
         let text = "mlx5_0 x16 of x16 at 32 GT/s: 504 Gb/s for a port of 400";
         host.expect(&RdmaPcie, Pass, text);
-        // An older slot, which is fast enough for a slower port.
+        // The slot is older, but fast enough for a slower port.
         plant(&host, "mlx5_1", ["16.0 GT/s PCIe\n", "16\n", "16\n"], HDR);
         host.expect(&RdmaPcie, Pass, "mlx5_1 x16 of x16 at 16 GT/s: 252 Gb/s for a port of 200");
         plant(&host, "mlx5_1", ["16.0 GT/s PCIe\n", "16\n", "16\n"], NDR);
@@ -157,7 +157,7 @@ mod tests {
         assert!(!slow.found.contains("mlx5_0"), "{slow:?}");
         plant(&host, "mlx5_1", ["16.0 GT/s PCIe\n", "8\n", "16\n"], HDR);
         host.expect(&RdmaPcie, Warn, "mlx5_1 x8 of x16 at 16 GT/s: 126 Gb/s for a port of 200");
-        // As many cards are built for slots of either width.
+        // Many cards are built for slots of either width.
         plant(&host, "mlx5_1", ["32.0 GT/s PCIe\n", "8\n", "16\n"], HDR);
         host.expect(&RdmaPcie, Pass, "mlx5_1 x8 of x16 at 32 GT/s: 252 Gb/s for a port of 200");
     }

@@ -1,20 +1,20 @@
-//! Ports for RDMA, and what lets them reach GPUs: `Documentation/ABI/stable/sysfs-class-infiniband`
-//! of the kernel.
+//! RDMA ports, and the drivers that let them reach GPUs:
+//! `Documentation/ABI/stable/sysfs-class-infiniband` of the kernel.
 
 use super::adapters::{Adapter, Port};
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use record::files::system::text;
 
-/// Ports of the adapters of a node.
+/// Check of the ports of a node's adapters.
 pub(super) struct RdmaPorts;
 
-/// What lets an adapter reach a GPU's memory.
+/// Check of the driver that lets an adapter reach a GPU's memory.
 pub(super) struct GdrDriver;
 
 const NO_ADAPTER: &str = "no RDMA adapter";
 
-/// Of the node's adapters none was given to this container.
+/// Message for a container without any of the node's adapters.
 const NONE_HERE: &str = "the node has RDMA adapters, but none in /dev/infiniband";
 
 impl Check for RdmaPorts {
@@ -72,7 +72,7 @@ fn judge(ports: &[Port], context: &Context) -> Finding {
     let fastest = ports.iter().filter_map(|port| port.gigabits).fold(0.0, f64::max);
     let is_slow = |port: &Port| port.gigabits.is_some_and(|rate| rate < fastest);
     let slow = lists(&|port| port.is_active && is_slow(port));
-    // On CPUs Ethernet carries sockets.
+    // Ethernet carries only sockets between ranks on CPUs.
     let matters = |port: &Port| context.on_cuda || port.is_infiniband();
     let is_needed = context.has_several_nodes() && ports.iter().any(matters);
     let usable = ports.len() - down.len() - without_gid.len();
@@ -134,17 +134,17 @@ impl Check for GdrDriver {
     }
 }
 
-/// Any of these is there where it is loaded: `src/transport/net_ib/gdr.cc` of NCCL.
+/// Paths of which any exists if the module is loaded: `src/transport/net_ib/gdr.cc` of NCCL.
 const PEERMEM: [&str; 3] = [
     "sys/kernel/mm/memory_peers/nv_mem/version",
     "sys/kernel/mm/memory_peers/nv_mem_nc/version",
     "sys/module/nvidia_peermem/version",
 ];
 
-/// The module that the installer of EFA's driver builds.
+/// Path of the module that the installer of EFA's driver builds.
 const EFA_PEERMEM: [&str; 1] = ["sys/module/efa_nv_peermem"];
 
-/// Whether a release such as `6.1.0-18-amd64` is of this version or newer.
+/// Returns whether a release such as `6.1.0-18-amd64` is of this version or newer.
 fn is_at_least(release: &str, version: [u32; 2]) -> bool {
     let mut parts = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     [parts.next().unwrap_or(0), parts.next().unwrap_or(0)] >= version
@@ -187,7 +187,7 @@ mod tests {
         host.expect(&RdmaPorts, Warn, "slow: mlx5_0/1 ACTIVE 200 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
         host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s, mlx5_1/1 ACTIVE 400 Gb/s");
-        // Of the storage, say.
+        // An Ethernet port, for example of the storage.
         plant(&host, 1, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
         host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
@@ -214,7 +214,7 @@ mod tests {
         };
         expect(RdmaPorts.run(&with("=mlx5_0")), Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
         expect(RdmaPorts.run(&with("ibp")), Fail, "NCCL_IB_HCA=ibp: no such port");
-        // Without NCCL it says nothing.
+        // The variable has no effect without NCCL.
         let on_cpus = Context { on_cuda: false, ..with("ibp") };
         expect(RdmaPorts.run(&on_cpus), Warn, "down: mlx5_1/1");
     }

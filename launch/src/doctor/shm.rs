@@ -5,15 +5,15 @@ use super::finding::Finding;
 use super::limits::mebibytes;
 use record::text::count;
 
-/// Room in `/dev/shm` for the ranks of a node.
+/// Check of the space in `/dev/shm` for the ranks of a node.
 pub(super) struct Shm;
 
-/// What Open MPI's shared memory takes there for each rank (`btl_vader_segment_size`). Buffers of
-/// our own are not in it, but in memory of no name.
+/// Size of Open MPI's segment for each rank (`btl_vader_segment_size`). This program's own buffers
+/// are in anonymous memory instead.
 const BYTES_OF_A_RANK: u64 = 4 << 20;
-/// What NVIDIA recommends for containers with NCCL.
+/// Size that NVIDIA recommends for containers with NCCL.
 const BYTES_FOR_NCCL: u64 = 1 << 30;
-/// What container runtimes give without being asked: NCCL's connections of two GPUs exceed it.
+/// Default size in container runtimes, which NCCL's connections of two GPUs exceed.
 const BYTES_BY_DEFAULT: u64 = 64 << 20;
 
 impl Check for Shm {
@@ -48,7 +48,7 @@ impl Check for Shm {
     }
 }
 
-/// Of a file system.
+/// Space in a file system.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     size_bytes: u64,
@@ -58,7 +58,7 @@ struct Room {
 fn judge(Room { size_bytes, free_bytes }: Room, context: &Context) -> Finding {
     let ranks = context.local_world;
     let of_ranks = BYTES_OF_A_RANK * ranks as u64;
-    // These ranks may have theirs already.
+    // The free space may already exclude the segments of these ranks.
     let room_bytes = size_bytes.min(free_bytes + of_ranks);
     let found = match room_bytes < size_bytes {
         true => format!("{} free of {}", mebibytes(free_bytes), mebibytes(size_bytes)),

@@ -1,4 +1,4 @@
-//! For tests: a host that is a folder.
+//! Test helper: a host that is a folder.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::{Check, Context, Finding, Status};
 
-/// A folder with files of a host.
+/// Folder with files of a host.
 pub(super) struct Host {
     root: TempDir,
 }
@@ -24,14 +24,14 @@ impl Host {
         fs::write(path, text).unwrap();
     }
 
-    /// An adapter that the host has, and its device in the container.
+    /// Plants an adapter of the host, with its device in the container.
     pub(super) fn plant_adapter(&self, name: &str) {
         self.write(&format!("sys/class/infiniband/{name}/fw_ver"), "1");
         self.write(&format!("sys/class/infiniband_verbs/uverbs-{name}/ibdev"), name);
         self.write(&format!("dev/infiniband/uverbs-{name}"), "");
     }
 
-    /// Two ranks of one node, each with a thread.
+    /// Context of two ranks on one node, with a thread each.
     pub(super) fn context(&self) -> Context {
         Context {
             root: self.root.path().to_owned(),
@@ -45,7 +45,7 @@ impl Host {
         }
     }
 
-    /// Runs a check, and expects that it says something with this part.
+    /// Runs a check, and expects this status and a text with this part.
     #[track_caller]
     pub(super) fn expect(&self, check: &dyn Check, status: Status, part: &str) -> Finding {
         expect(check.run(&self.context()), status, part)

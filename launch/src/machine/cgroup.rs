@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// CgroupLimits that hold for this process together with everything else in its control groups.
+/// Limits of this process together with everything else in its control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CgroupLimits {
     /// CPU time per wall time, in cores.
@@ -18,18 +18,18 @@ pub struct CgroupLimits {
 }
 
 impl CgroupLimits {
-    /// The limits of this process. What cannot be read is no limit.
+    /// Reads the limits of this process. Unreadable values count as no limit.
     pub fn of_this_process() -> Self {
         Self::read_below(Path::new("/"))
     }
 
-    /// The same of a folder with the files of a host.
+    /// Reads the limits below a folder with the files of a host.
     pub(crate) fn read_below(root: &Path) -> Self {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         Self::read(&groups, &root.join("sys/fs/cgroup"))
     }
 
-    /// The limits under `root`, for a process whose `/proc/self/cgroup` reads `groups`.
+    /// Reads the limits under `root`, for a process whose `/proc/self/cgroup` reads `groups`.
     ///
     /// Every ancestor of a group limits too. Inside a container the path may not exist below the
     /// mount, whose top is then the container's own group: it is one of the ancestors.
@@ -50,7 +50,7 @@ impl CgroupLimits {
     }
 }
 
-/// Where a hierarchy may be mounted: version 2 has no controller names in its line.
+/// Possible mounts of a hierarchy: version 2 has no controller names in its line.
 fn mounts(root: &Path, controllers: &str) -> Vec<PathBuf> {
     if controllers.is_empty() {
         return vec![root.to_owned(), root.join("unified")];
@@ -63,7 +63,7 @@ fn mounts(root: &Path, controllers: &str) -> Vec<PathBuf> {
     mounts
 }
 
-/// The group's folder and all above it, up to the mount.
+/// Lists the group's folder and all folders above it, up to the mount.
 fn ancestors(mount: &Path, path: &str) -> Vec<PathBuf> {
     let path = Path::new(path.trim_start_matches('/'));
     path.ancestors().map(|part| mount.join(part)).collect()

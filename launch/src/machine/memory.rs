@@ -1,11 +1,12 @@
-//! How much memory a run may still allocate.
+//! Memory that a run may still allocate.
 
 use std::fs;
 
 use super::cgroup::CgroupLimits;
 
-/// Bytes that this process can still allocate without swapping or being killed: the smaller of the
-/// kernel's `MemAvailable` and what its control groups leave; `None` when neither is known.
+/// Returns the bytes that this process can still allocate without swapping or being killed: the
+/// smaller of the kernel's `MemAvailable` and what its control groups leave; `None` if neither is
+/// known.
 ///
 /// Ranks on one node share it.
 pub fn available_memory_bytes() -> Option<u64> {
@@ -17,7 +18,7 @@ pub fn available_memory_bytes() -> Option<u64> {
     }
 }
 
-/// A value of `/proc/meminfo` (proc(5): in KiB) in bytes.
+/// Returns a value of `/proc/meminfo` (proc(5): in KiB) in bytes.
 pub(crate) fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -37,7 +37,7 @@ const INSTRUCTION_SETS: [&str; 18] = [
     "sve",
 ];
 
-/// The machine under this process.
+/// Describes the machine of this process.
 pub fn machine() -> Machine {
     let system = rustix::system::uname();
     let cpuinfo = Cpuinfo::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
@@ -56,8 +56,8 @@ pub fn machine() -> Machine {
     }
 }
 
-/// Name of the node that runs this pod: `NODE_NAME`, which a job file sets to `spec.nodeName` by
-/// the downward API. `None` elsewhere.
+/// Returns the name of the node that runs this pod: `NODE_NAME`, which a job file sets to
+/// `spec.nodeName` by the downward API. `None` elsewhere.
 pub fn node_name() -> Option<String> {
     std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty())
 }

@@ -1,5 +1,5 @@
-//! What a node is: firmware, kernel, drivers and settings that differ between nodes although they
-//! should not, and change with an update although nobody thought of it.
+//! Identity of a node: firmware, kernel, drivers and settings that should be equal on all nodes but
+//! may differ, and that an update may change unnoticed.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use record::machine::NodeIdentity;
 
 use super::os_release_name;
 
-/// Files with one value: below the root, and what the property is called.
+/// Files with one value: path below the root, and name of the property.
 const FILES: [(&str, &str); 14] = [
     ("proc/sys/kernel/osrelease", "kernel.release"),
     ("proc/sys/kernel/version", "kernel.build"),
@@ -27,14 +27,14 @@ const FILES: [(&str, &str); 14] = [
     ("sys/module/nvidia_peermem/version", "driver.nvidia_peermem"),
 ];
 
-/// Environment variables that a job file sets to what the container cannot know itself.
+/// Environment variables of a job file, for properties that a container cannot read itself.
 const VARIABLES: [(&str, &str); 2] =
     [("YARDSTICK_IMAGE_DIGEST", "container.image_digest"), ("YARDSTICK_CNI", "network.cni")];
 
-/// Words of the kernel's command line that tell nodes apart, or say where it was loaded from.
+/// Words of the kernel's command line that differ between nodes, or name its boot source.
 const OWN_WORDS: [&str; 7] = ["BOOT_IMAGE", "root", "ip", "initrd", "hostname", "resume", "uuid"];
 
-/// Properties of this node.
+/// Reads the properties of this node.
 pub fn node_identity() -> NodeIdentity {
     let mut identity = read_below(Path::new("/"));
     for (variable, name) in VARIABLES {
@@ -43,7 +43,7 @@ pub fn node_identity() -> NodeIdentity {
     identity
 }
 
-/// The same of a folder with the files of a node.
+/// Reads the properties below a folder with the files of a node.
 fn read_below(root: &Path) -> NodeIdentity {
     let mut identity = NodeIdentity::default();
     for (file, name) in FILES {
@@ -70,7 +70,7 @@ fn processor(identity: &mut NodeIdentity, cpuinfo: &str) {
     identity.set("cpu.microcode", of("microcode"));
 }
 
-/// Adapters for RDMA, with the state of each port.
+/// Adds RDMA adapters, with the state of each port.
 fn adapters(identity: &mut NodeIdentity, folder: &Path) {
     for name in names(folder) {
         let adapter = folder.join(&name);
@@ -87,7 +87,7 @@ fn adapters(identity: &mut NodeIdentity, folder: &Path) {
     }
 }
 
-/// Network interfaces that have a device; virtual ones have names that differ between pods.
+/// Adds network interfaces that have a device; virtual ones have names that differ between pods.
 fn interfaces(identity: &mut NodeIdentity, folder: &Path) {
     for name in names(folder) {
         let driver = fs::read_link(folder.join(&name).join("device/driver")).ok();
@@ -100,7 +100,7 @@ fn interfaces(identity: &mut NodeIdentity, folder: &Path) {
     }
 }
 
-/// What the driver says of GPUs, in the order of their addresses.
+/// Adds the driver's properties of GPUs, in the order of their addresses.
 fn gpus(identity: &mut NodeIdentity, folder: &Path) {
     for (number, address) in names(folder).iter().enumerate() {
         let text = text(&folder.join(address).join("information"));
@@ -115,13 +115,13 @@ fn gpus(identity: &mut NodeIdentity, folder: &Path) {
     }
 }
 
-/// The content of a file of one line.
+/// Reads a file of one line.
 fn value(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// A command line without the words that only tell nodes apart.
+/// Removes the words of a command line that only identify a node.
 fn common_words(command_line: String) -> String {
     let is_common = |word: &&str| {
         let key = word.split('=').next().unwrap_or(word);
@@ -130,7 +130,7 @@ fn common_words(command_line: String) -> String {
     command_line.split_whitespace().filter(is_common).collect::<Vec<_>>().join(" ")
 }
 
-/// The first configuration of the container network, where it can be seen.
+/// Reads the first configuration of the container network, if it is visible.
 fn cni(folder: &Path) -> Option<String> {
     let is_configuration = |name: &String| name.ends_with(".conflist") || name.ends_with(".conf");
     names(folder).into_iter().find(is_configuration)

@@ -1,4 +1,4 @@
-//! Which ranks of a machine may run on the same cores.
+//! Ranks of a machine that may run on the same cores.
 
 use super::location::RankLocation;
 
@@ -7,18 +7,18 @@ use super::location::RankLocation;
 pub(super) struct CoreShare {
     /// 0 to count - 1.
     pub(super) index: usize,
-    /// Ranks that share the cores, this one included.
+    /// Number of ranks that share the cores, including this one.
     pub(super) count: usize,
-    /// Set where other ranks may run on some of the cores but not on all, so that none is this
-    /// rank's alone: the number of threads that its parts of the cores add up to.
+    /// Number of threads that this rank's parts of its cores add up to, if other ranks may run on
+    /// some of the cores but not on all, so that no core is this rank's alone.
     pub(super) overlapping_threads: Option<usize>,
 }
 
 impl CoreShare {
-    /// Of one rank among all; `locations` has one entry per rank.
+    /// Computes the share of one rank among all; `locations` has one entry per rank.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub(super) fn new(rank: usize, locations: &[RankLocation]) -> Self {
         let own = &locations[rank];
         let is_sharing = |other: &&RankLocation| {
@@ -73,7 +73,7 @@ mod tests {
     fn pods_of_one_machine_share_its_cores() {
         let pods = [location("pod-0", "x", &[0, 1]), location("pod-1", "x", &[0, 1])];
         assert_eq!(shares(&pods), [(0, 2, None), (1, 2, None)]);
-        // Where the kernel hides which it is, a host is all that is known.
+        // The host is all that is known if the kernel hides its boot id.
         let hidden = [location("pod-0", "", &[0, 1]), location("pod-1", "", &[0, 1])];
         assert_eq!(shares(&hidden), [(0, 1, None), (0, 1, None)]);
         let one = [location("pod-0", "", &[0, 1]), location("pod-0", "", &[0, 1])];

@@ -1,4 +1,4 @@
-//! Logical processors: which ones a process may run on, and binding threads to them.
+//! Logical processors that a process may run on, and binding of threads to them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,26 +11,26 @@ use crate::error::Error;
 /// Largest number of logical processors that a binding can name.
 pub const CORES_MAX: usize = CpuSet::MAX_CPU;
 
-/// Where Linux describes processors.
+/// Folder in which Linux describes processors.
 pub(super) const SYSFS: &str = "/sys/devices/system/cpu";
 
-/// Logical processors that the current thread may run on, those of one physical core adjacent.
+/// Lists logical processors that the current thread may run on, grouped by physical core.
 ///
-/// Where the system cannot say, as many as it recommends: right in number, but perhaps not the
-/// ones that may be used.
+/// If the system cannot list them, the result has the recommended number of processors, but perhaps
+/// not the ones that may be used.
 pub fn allowed_cores() -> Vec<usize> {
     known_cores().unwrap_or_else(|| {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
     })
 }
 
-/// The same, or `None` where the system cannot say (more than [`CORES_MAX`] of them).
+/// Lists the same processors, or `None` if the system cannot (more than [`CORES_MAX`] of them).
 pub(super) fn known_cores() -> Option<Vec<usize>> {
     let cores = members(&sched_getaffinity(None).ok()?);
     Some(by_physical_core(cores, Path::new(SYSFS)))
 }
 
-/// Logical processors that the parent process may run on, `None` where the system does not say.
+/// Lists logical processors that the parent process may run on; `None` if the system cannot.
 pub(super) fn cores_of_parent() -> Option<Vec<usize>> {
     let parent = rustix::process::getppid()?;
     Some(members(&sched_getaffinity(Some(parent)).ok()?))
@@ -48,14 +48,14 @@ pub(super) fn by_physical_core(mut cores: Vec<usize>, sysfs: &Path) -> Vec<usize
     cores
 }
 
-/// A physical core, which has one or several logical processors.
+/// A physical core, which has one or more logical processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PhysicalCore {
     package: i64,
     number: i64,
 }
 
-/// The physical core of a logical processor, where the system says it.
+/// Finds the physical core of a logical processor, if the system reports it.
 pub(super) fn physical_core(core: usize, sysfs: &Path) -> Option<PhysicalCore> {
     let read = |file| {
         let path = sysfs.join(format!("cpu{core}/topology/{file}"));
@@ -64,7 +64,7 @@ pub(super) fn physical_core(core: usize, sysfs: &Path) -> Option<PhysicalCore> {
     Some(PhysicalCore { package: read("physical_package_id")?, number: read("core_id")? })
 }
 
-/// Lets the current thread, and threads that it starts, run on these cores only.
+/// Binds the current thread, and threads that it starts, to these cores.
 pub(super) fn bind_current_thread(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CORES_MAX) {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn siblings_become_adjacent() {
         let root = tempfile::tempdir().unwrap();
-        // Two packages of two cores of two threads, numbered as Linux does on x86.
+        // Topology: two packages of two cores of two threads, numbered as Linux does on x86.
         for cpu in 0..8 {
             let folder = root.path().join(format!("cpu{cpu}/topology"));
             fs::create_dir_all(&folder).unwrap();

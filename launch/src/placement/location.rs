@@ -1,9 +1,9 @@
-//! What ranks exchange at the rendezvous: where each of them runs.
+//! Locations of ranks, which they exchange at the rendezvous.
 
 use super::cores::{CORES_MAX, allowed_cores};
 use record::machine;
 
-/// Where a rank runs.
+/// Location of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RankLocation {
     /// Name of the host.
@@ -22,15 +22,15 @@ impl RankLocation {
     /// Size of an encoded location in bytes.
     pub(crate) const BYTES: usize = HOST_BYTES + BOOT_ID_BYTES + MASK_BYTES;
 
-    /// Of this process; call it before any thread is bound.
+    /// Returns the location of this process; call it before any thread is bound.
     pub(crate) fn of_this_process() -> Self {
         Self { host: machine::host_name(), boot_id: machine::boot_id(), cores: allowed_cores() }
     }
 
-    /// Writes it to `bytes`, of length [`RankLocation::BYTES`]. Text that is too long is cut.
+    /// Encodes it into `bytes`, of length [`RankLocation::BYTES`]. Text that is too long is cut.
     ///
     /// # Panics
-    /// When `bytes` has another length.
+    /// If `bytes` has another length.
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), Self::BYTES, "length of an encoded location");
         bytes.fill(0);
@@ -45,10 +45,10 @@ impl RankLocation {
         }
     }
 
-    /// Reads what [`RankLocation::encode`] wrote; cores come in ascending order.
+    /// Decodes the output of [`RankLocation::encode`]; cores are in ascending order.
     ///
     /// # Panics
-    /// When `bytes` does not have the length [`RankLocation::BYTES`].
+    /// If `bytes` does not have the length [`RankLocation::BYTES`].
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         assert_eq!(bytes.len(), Self::BYTES, "length of an encoded location");
         let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches('\0').to_owned();
@@ -62,12 +62,12 @@ impl RankLocation {
         }
     }
 
-    /// What is equal for ranks of one node, and only for those.
+    /// Key that ranks of one node share, and no others have.
     pub(crate) fn node(&self) -> (&str, &str) {
         (&self.host, &self.boot_id)
     }
 
-    /// Whether both run on one kernel, perhaps in two pods; by their hosts where that is hidden.
+    /// Returns whether both run on one kernel, perhaps in two pods; by host if that is hidden.
     pub(crate) fn is_on_same_machine(&self, other: &Self) -> bool {
         self.boot_id == other.boot_id && (!self.boot_id.is_empty() || self.host == other.host)
     }

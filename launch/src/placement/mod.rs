@@ -1,8 +1,8 @@
-//! Placement: which ranks share a node, which share its cores, and the threads of each.
+//! Placement: the ranks that share a node or its cores, and the threads of each.
 //!
 //! A node is a host name on a running kernel: two pods on one machine are two nodes, and two
 //! machines that are both called `localhost` are two nodes as well. Cores belong to the machine,
-//! whatever its pods are called: a machine is a running kernel.
+//! which is a running kernel, whatever the names of its pods.
 
 mod core_share;
 mod cores;
@@ -19,12 +19,12 @@ pub use numa::NumaNode;
 pub use thread_plan::ThreadPlan;
 pub(crate) use unused_cores::unused_cores;
 
-/// Where a rank is.
+/// Placement of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Rank of this process, 0 to world - 1.
     pub rank: usize,
-    /// R, number of ranks.
+    /// Number of ranks.
     pub world: usize,
     /// Name of this rank's host.
     pub host: String,
@@ -41,10 +41,10 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Of one rank among all; `locations` has one entry per rank.
+    /// Computes the placement of one rank; `locations` has one entry per rank.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub(crate) fn new(rank: usize, locations: &[RankLocation]) -> Self {
         let own = &locations[rank];
         let mut nodes = Vec::new();

@@ -1,49 +1,49 @@
-//! NUMA nodes: which memory and which cores of a machine are close to a device.
+//! NUMA nodes: the memory and cores of a machine that are close to a device.
 
 use std::fs;
 use std::path::Path;
 
-/// Where Linux describes PCI devices.
+/// Folder in which Linux describes PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
 /// A NUMA node of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
+    /// Number of the node.
     pub number: usize,
-    /// Its logical processors.
+    /// Logical processors of the node.
     pub cores: Vec<usize>,
 }
 
 impl NumaNode {
-    /// The node that a PCI device is attached to, by an id as in `0000:3b:00.0`. `None` where the
-    /// system does not say: machines of one node, and most virtual ones.
+    /// Finds the node of a PCI device, by an id such as `0000:3b:00.0`. `None` if the system does
+    /// not report it: machines of one node, and most virtual machines.
     pub fn of_pci_device(id: &str) -> Option<Self> {
         Self::read(&Path::new(PCI_DEVICES).join(id))
     }
 
     fn read(folder: &Path) -> Option<Self> {
         let text = |file| fs::read_to_string(folder.join(file)).ok();
-        // -1 where it is not known.
+        // The number is -1 if it is not known.
         let number = text("numa_node")?.trim().parse().ok()?;
         let cores = parse_core_list(&text("local_cpulist")?);
         (!cores.is_empty()).then_some(Self { number, cores })
     }
 
-    /// Those of some cores that belong to this node; all of them if none does.
+    /// Returns the given cores that belong to this node; all of them if none does.
     pub(crate) fn narrow(&self, cores: Vec<usize>) -> Vec<usize> {
         let local: Vec<_> =
             cores.iter().copied().filter(|core| self.cores.contains(core)).collect();
         if local.is_empty() { cores } else { local }
     }
 
-    /// Whether all of some cores belong to this node.
+    /// Returns whether all given cores belong to this node.
     pub(crate) fn has(&self, cores: &[usize]) -> bool {
         cores.iter().all(|core| self.cores.contains(core))
     }
 }
 
-/// Logical processors as Linux lists them: `2-3,8`. What is no number or range is passed over.
+/// Parses a Linux list of logical processors: `2-3,8`. Invalid parts are skipped.
 pub(super) fn parse_core_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,9 +1,9 @@
-//! How many compute threads a rank runs, and on which cores.
+//! Number of compute threads of a rank, and the cores that they run on.
 //!
 //! Ranks that `mpirun` has bound to cores of their own keep them. Ranks that share the same cores
-//! divide them among each other, so that threads of different ranks do not compete for one core.
-//! Ranks whose cores overlap in part run as many threads as their parts add up to, and pin none.
-//! A rank with a GPU prefers the cores of the GPU's NUMA node, and stays there in any case.
+//! divide them, so that threads of different ranks do not compete for one core. Ranks whose cores
+//! overlap in part run as many threads as their parts add up to, and pin none. A rank with a GPU
+//! prefers the cores of the GPU's NUMA node, and stays there in any case.
 
 use std::path::Path;
 
@@ -20,15 +20,16 @@ pub struct ThreadPlan {
     pub threads: usize,
     /// Logical processors that they may run on.
     pub cores: Vec<usize>,
-    /// Whether no other rank uses `cores`, so that the threads should be pinned to them.
+    /// True if no other rank uses `cores`, so that the threads should be pinned to them.
     pub exclusive: bool,
-    /// Number of the GPU's NUMA node, if `cores` are some of that node's.
+    /// Number of the GPU's NUMA node, if `cores` belong to it.
     pub numa_node: Option<usize>,
 }
 
 impl ThreadPlan {
-    /// Of the first of `local_world` ranks that share the cores of this process: none of them gets
-    /// more threads, unless GPUs are near different cores. `threads` overrides the number.
+    /// Plans the threads of the first of `local_world` ranks that share the cores of this process:
+    /// no other of these ranks gets more threads, unless GPUs are near different cores. `threads`
+    /// overrides the number.
     ///
     /// # Panics
     /// When `threads` or `local_world` is 0.
@@ -37,7 +38,7 @@ impl ThreadPlan {
         Resources::of_this_process(allowed_cores(), share, local_world).plan(threads)
     }
 
-    /// Of this process among all ranks; `locations` has one entry per rank.
+    /// Plans the threads of this process among all ranks; `locations` has one entry per rank.
     pub(crate) fn of_rank(rank: usize, locations: &[RankLocation], threads: Option<usize>) -> Self {
         let own = &locations[rank];
         let local_world = locations.iter().filter(|other| other.node() == own.node()).count();
@@ -46,7 +47,7 @@ impl ThreadPlan {
         Resources::of_this_process(cores, share, local_world).plan(threads)
     }
 
-    /// Whether threads may run on `cores` only.
+    /// Returns whether threads may run on `cores` only.
     pub fn is_bound(&self) -> bool {
         self.exclusive || self.numa_node.is_some()
     }
@@ -61,18 +62,18 @@ impl ThreadPlan {
     }
 }
 
-/// What decides a [`ThreadPlan`].
+/// Input of a [`ThreadPlan`].
 #[derive(Debug, Clone)]
 struct Resources {
     /// Logical processors for this rank, those of one physical core adjacent.
     cores: Vec<usize>,
-    /// Number of those that this process may run on.
+    /// Number of logical processors that this process may run on.
     allowed: usize,
-    /// Whether the system reports them; otherwise the cores are a guess, good for a number only.
+    /// True if the system reports the cores; otherwise they are a guess, good for a number only.
     cores_known: bool,
-    /// Which ranks of this machine may run on exactly the same ones.
+    /// Share of this rank among those of the machine that may run on exactly the same cores.
     share: CoreShare,
-    /// Number of ranks on this node: they share the quota.
+    /// Number of ranks on this node, which share the quota.
     local_world: usize,
     /// CPU time per wall time that the control group allows, in cores.
     quota_cores: Option<f64>,
@@ -93,13 +94,13 @@ impl Resources {
     /// Divides the cores among the ranks that share them; `requested` overrides the number of
     /// threads.
     ///
-    /// Cores that are also some other rank's are not divided, and nothing is pinned to them.
-    /// Under a CPU quota below the number of cores nothing is pinned: other containers on the
-    /// machine see the same cores, and would choose the same ones. Nor is anything when it is not
-    /// known which cores the process may use.
+    /// Cores that overlap in part with another rank's are not divided, and nothing is pinned to
+    /// them. Nothing is pinned under a CPU quota below the number of cores: other containers on the
+    /// machine see the same cores, and would choose the same ones. Nor is anything pinned if the
+    /// allowed cores are not known.
     ///
     /// # Panics
-    /// When the requested number is 0, or there is no core at all.
+    /// If the requested number is 0, or there is no core at all.
     fn plan(&self, requested: Option<usize>) -> ThreadPlan {
         assert!(!self.cores.is_empty(), "a process runs on at least one core");
         assert!(requested != Some(0), "at least one compute thread");
@@ -122,14 +123,14 @@ impl Resources {
         self.share.overlapping_threads.is_none() && self.share.count <= self.cores.len()
     }
 
-    /// Threads for which this rank's part of the quota has time.
+    /// Number of threads that this rank's share of the CPU quota can run.
     fn quota_threads(&self) -> usize {
         self.quota_cores.map_or(usize::MAX, |quota| quota as usize / self.local_world.max(1))
     }
 }
 
-/// The part of one of several ranks: contiguous, the first ranks get one more where it does not
-/// divide evenly.
+/// Returns one rank's slice of the cores: contiguous, and one core longer for the first ranks if
+/// the division leaves a remainder.
 fn own_slice(cores: &[usize], share: CoreShare) -> Vec<usize> {
     let each = cores.len() / share.count;
     let remainder = cores.len() % share.count;

@@ -1,8 +1,8 @@
 //! Cores that a launcher's binding leaves unused.
 //!
 //! Open MPI binds the one or two ranks of a run to a core each and more to a socket each, however
-//! many cores there are. What it had to give is what it may run on itself: it is the parent
-//! process. A shell between the two has the rank's own cores, and then none are found.
+//! many cores there are. Its own affinity, that of the parent process, shows the cores that it had
+//! to give. A shell between the two has the rank's own cores, and then none are found.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,22 +13,22 @@ use super::location::RankLocation;
 use super::numa::parse_core_list;
 use crate::machine::CgroupLimits;
 
-/// How many logical processors this rank's launcher may run on and no rank of the machine is bound
-/// to: those of physical cores of which no rank uses any, and no more than the quota has time for.
-/// 0 when it cannot be known.
+/// Counts the logical processors that this rank's launcher may run on and to which no rank of the
+/// machine is bound: only those of physical cores that no rank uses, and no more than the quota
+/// allows. 0 if unknown.
 ///
 /// # Panics
-/// When there is no such rank.
+/// If there is no such rank.
 pub(crate) fn unused_cores(rank: usize, locations: &[RankLocation]) -> usize {
     let Some(cores) = cores_of_parent() else { return 0 };
     let quota_cores = CgroupLimits::of_this_process().cpu_cores;
     LauncherCores { cores, quota_cores }.unused(rank, locations, Path::new(SYSFS))
 }
 
-/// What a launcher may give to ranks here.
+/// Cores that a launcher may give to ranks here.
 #[derive(Debug)]
 struct LauncherCores {
-    /// Logical processors that it may run on.
+    /// Logical processors that the launcher may run on.
     cores: Vec<usize>,
     /// CPU time per wall time that the control group allows, in cores.
     quota_cores: Option<f64>,
@@ -53,7 +53,7 @@ impl LauncherCores {
     }
 }
 
-/// All cores of some of the ranks.
+/// Returns all cores of the included ranks.
 fn cores_of(
     locations: &[RankLocation],
     is_included: impl Fn(&RankLocation) -> bool,
@@ -62,7 +62,7 @@ fn cores_of(
     included.flat_map(|location| location.cores.iter().copied()).collect()
 }
 
-/// Processors that the scheduler does not use (kernel parameter `isolcpus`).
+/// Returns processors that the scheduler does not use (kernel parameter `isolcpus`).
 fn isolated_cores(sysfs: &Path) -> HashSet<usize> {
     let text = fs::read_to_string(sysfs.join("isolated")).unwrap_or_default();
     parse_core_list(&text).into_iter().collect()
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(launcher(5, None).unused(0, &ranks, nowhere), 2);
         assert_eq!(launcher(3, None).unused(0, &ranks, nowhere), 0);
         assert_eq!(launcher(4, None).unused(2, &ranks, nowhere), 3, "another machine");
-        // Time for three and a half cores, of which this pod's ranks take one.
+        // The quota allows three and a half cores, of which this pod's ranks take one.
         assert_eq!(launcher(8, Some(2.5)).unused(0, &ranks, nowhere), 1);
         assert_eq!(launcher(8, Some(0.5)).unused(0, &ranks, nowhere), 0);
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn siblings_of_used_processors_and_isolated_ones_do_not_count() {
         let root = tempfile::tempdir().unwrap();
-        // Four physical cores of two threads each, the second half of them siblings of the first.
+        // Topology: four physical cores of two threads, the second half siblings of the first.
         for cpu in 0..8 {
             let folder = root.path().join(format!("cpu{cpu}/topology"));
             fs::create_dir_all(&folder).unwrap();

@@ -1,5 +1,4 @@
-//! One `mpirun`, from its start to its end, which is brought about where it does not come of
-//! itself.
+//! One `mpirun`, from its start to its end, which the supervisor forces if necessary.
 //!
 //! Measured with Open MPI 4.1: when the link to a node is cut, `mpirun` waits for ever, although
 //! all other ranks have ended.
@@ -16,25 +15,25 @@ use super::verdict::{Ended, RankEnded};
 use super::{ANSWER, Event};
 use crate::agent::ToAgent;
 
-/// How long a host whose connection ended may take to answer again; and for each host, as all of
-/// them connect at the same time where the launcher was cut off.
+/// Time for a host whose connection ended to answer again, plus an allowance per host, as all of
+/// them reconnect at the same time if the launcher was cut off.
 const CONFIRM: Duration = Duration::from_secs(3);
 const CONFIRM_OF_A_HOST: Duration = Duration::from_millis(20);
 
-/// How long until it is tried again.
+/// Interval of reconnection attempts.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long after the first rank the others end, where all is well.
+/// Time in which the other ranks end after the first rank of a successful run.
 const TOGETHER: Duration = Duration::from_secs(2);
 
-/// How long after all ranks `mpirun` may end, so that it says how they ended. After a rank that
-/// fails it waits for some seconds.
+/// Time for `mpirun` to end after all ranks, so that it reports how they ended. After a rank fails,
+/// it waits for some seconds.
 const MPIRUN_END: Duration = Duration::from_secs(8);
 
-/// How long ranks may take to record that a peer is lost.
+/// Time for ranks to record that a peer is lost.
 const LOSS_GRACE: Duration = Duration::from_secs(15);
 
-/// Without anything to wait for.
+/// Timeout if there is nothing to wait for.
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// A running attempt.
@@ -46,27 +45,27 @@ pub(super) struct Attempt<'a, 'fleet> {
     mpirun: Running,
     tell: &'a dyn Fn(&str),
     phase: Phase,
-    /// Until when it goes on.
+    /// Deadline of the current phase.
     until: Option<Instant>,
-    /// Hosts whose connections ended, and until when each may answer again.
+    /// Hosts whose connections ended, each with a deadline to answer again.
     suspects: Vec<Suspect>,
-    /// Hosts on which not all ranks have started yet, and until when they may.
+    /// Hosts on which not all ranks have started yet; the next field is their deadline.
     starting: Vec<usize>,
     started_by: Instant,
     lost: Option<usize>,
-    /// A rank that ended while others go on, and until when they may end as well.
+    /// A rank that ended while others run, and the deadline for the others to end.
     rank_ended: Option<(RankEnded, Instant)>,
-    /// Whether the run had ended by then, as its record says.
+    /// Pending question to the record whether the run had ended by then.
     question: Option<Question>,
     drained: bool,
     never_started: bool,
-    /// Whether ranks are killed because the supervisor was asked to stop a second time.
+    /// True if ranks are killed because the supervisor was asked to stop a second time.
     is_interrupted: bool,
     /// Hosts on which ranks still run.
     occupied: Vec<usize>,
 }
 
-/// What the record was asked.
+/// Question to the record.
 struct Question {
     answer: Receiver<Judgement>,
     asked: Instant,
@@ -77,20 +76,20 @@ struct Question {
 struct Suspect {
     host: usize,
     until: Instant,
-    /// When to connect again, while nothing is under way.
+    /// Time of the next connection; `None` while one is being made.
     retry: Option<Instant>,
 }
 
-/// What is being done; later ones follow where that does not end `mpirun`.
+/// Phase of an attempt; each follows if the one before does not end `mpirun`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// It runs.
+    /// `mpirun` runs.
     Running,
     /// Ranks save and stop.
     Stopping,
     /// A host is lost, and the other ranks record it.
     Losing,
-    /// Ranks are killed, `mpirun` is terminated.
+    /// Ranks are killed, and `mpirun` is terminated.
     Terminating,
     /// `mpirun` is killed.
     Killing,
@@ -125,7 +124,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         }
     }
 
-    /// Returns when `mpirun` has ended.
+    /// Waits until `mpirun` has ended.
     pub(super) fn watch(
         mut self,
         events: &Receiver<Event>,
@@ -158,7 +157,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         next.map_or(IDLE, |next| next.saturating_duration_since(Instant::now()))
     }
 
-    /// What agents are to do in this phase.
+    /// Returns the task of agents in this phase.
     fn task(&self, host: usize) -> ToAgent {
         match self.phase {
             Phase::Running => ToAgent::Watch {
@@ -241,8 +240,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         self.suspects.iter().any(|suspect| suspect.host == host)
     }
 
-    /// The connection of a host ended, or could not be made again. Where ssh itself failed, the
-    /// host is there.
+    /// Handles the end or failure of a host's connection. If only ssh failed, the host still
+    /// exists.
     fn gone(&mut self, host: usize) {
         let now = Instant::now();
         if let Some(suspect) = self.suspects.iter_mut().find(|suspect| suspect.host == host) {
@@ -255,7 +254,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         }
     }
 
-    /// Tries again to connect to hosts whose time it is, and gives others up.
+    /// Reconnects to suspects that are due, and gives up those past their deadline.
     fn look_at_suspects(&mut self, now: Instant) {
         for suspect in &mut self.suspects {
             if suspect.retry.take_if(|at| now >= *at).is_some() {
@@ -269,7 +268,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         }
     }
 
-    /// A host is lost: nobody waits for its ranks.
+    /// Handles the loss of a host: nobody waits for its ranks.
     fn lose(&mut self, host: usize, text: &str) {
         let name = self.fleet.description(host);
         (self.tell)(&format!("{name} is lost: {text}"));
@@ -278,7 +277,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         self.enter(Phase::Losing);
     }
 
-    /// Where all ranks have ended, `mpirun` has no reason to go on.
+    /// Limits the time of `mpirun` once all ranks have ended.
     fn end_if_empty(&mut self) {
         if self.occupied.is_empty() && self.phase < Phase::Terminating {
             let time = if self.lost.is_some() { TOGETHER } else { MPIRUN_END };
@@ -287,8 +286,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         }
     }
 
-    /// A rank has ended and the others go on. At the end of a run ranks end together, after the
-    /// record was written.
+    /// Handles a rank that has ended while others run. At the end of a run ranks end together,
+    /// after the record was written.
     fn others_go_on(&mut self, ended: RankEnded, evidence: &Reader, before: &Judgement) {
         let ask = || Question { answer: evidence.ask(|it| it.judge()), asked: Instant::now() };
         let Question { answer, asked } = self.question.get_or_insert_with(ask);
@@ -309,7 +308,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         self.enter(Phase::Losing);
     }
 
-    /// Daemons that cannot connect to `mpirun` make it wait for ever.
+    /// Ends a failed start: `mpirun` waits for ever for daemons that cannot connect to it.
     fn start_failed(&mut self) {
         let names: Vec<_> =
             self.starting.iter().map(|&host| self.fleet.description(host)).collect();
@@ -340,7 +339,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         }
     }
 
-    /// Goes on to a phase, never back to an earlier one.
+    /// Enters a later phase, never an earlier one.
     fn enter(&mut self, phase: Phase) {
         if phase <= self.phase {
             return;

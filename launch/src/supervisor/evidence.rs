@@ -1,4 +1,4 @@
-//! What a launch is judged by: what the run itself has recorded.
+//! Evidence by which a launch is judged: the record of the run itself.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use crate::error::Error;
 
 /// The record of a launched run.
 pub trait Evidence {
-    /// Where it is, as in `/results/monday`.
+    /// Returns the place of the record, such as `/results/monday`.
     fn place(&self) -> String;
 
-    /// What it says now.
+    /// Returns the current state of the record.
     fn judge(&self) -> Judgement;
 
-    /// Whether ranks still use the run's folder, as those may that were cut off.
+    /// Returns whether ranks still use the run's folder, as ranks that were cut off may.
     fn is_in_use(&self) -> bool;
 
-    /// Adds what only the supervisor knows, that a host was lost or a rank killed.
+    /// Adds facts that only the supervisor knows: a host was lost or a rank killed.
     ///
     /// # Errors
-    /// Why that could not be written, as a sentence.
+    /// Reason why it could not be written, as a sentence.
     fn explain(&mut self, explanation: &Explanation) -> Result<(), String>;
 }
 
-/// Evidence that is read on a thread of its own: storage that hangs, as a file system of a server
-/// that is gone does, must not keep a supervisor from its hosts.
+/// Evidence that is read on a separate thread: storage that hangs, such as a file system whose
+/// server is gone, must not keep a supervisor from its hosts.
 #[derive(Debug)]
 pub(super) struct Reader {
     questions: Sender<Question>,
@@ -35,26 +35,27 @@ pub(super) struct Reader {
 
 type Question = Box<dyn FnOnce(&mut dyn Evidence) + Send>;
 
-/// How long storage may take to answer once an attempt has ended.
+/// Time for storage to answer once an attempt has ended.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Reader {
     pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Result<Self, Error> {
         let place = evidence.place();
         let (questions, asked) = mpsc::channel::<Question>();
-        // Not joined: where storage hangs it ends with the process. (Not where Linux waits for an
-        // answer although the process is killed, as of a FUSE daemon that has taken the call in.)
+        // The thread is not joined: if storage hangs, it ends with the process. (Except where Linux
+        // waits for an answer although the process is killed, as of a FUSE daemon that has accepted
+        // the call.)
         let answer = move || asked.into_iter().for_each(|question| question(&mut evidence));
         threads::spawn("evidence", answer)?;
         Ok(Self { questions, place })
     }
 
-    /// Where the evidence is.
+    /// Returns the place of the evidence.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Asks, and does not wait for the answer. Questions are answered one after another.
+    /// Asks without waiting for the answer. Questions are answered one after another.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut dyn Evidence) -> T + Send + 'static,
@@ -67,7 +68,7 @@ impl Reader {
         answers
     }
 
-    /// What the record says at the end of an attempt, or that storage does not say it in time.
+    /// Returns the record's state at the end of an attempt, or that storage did not answer in time.
     pub(super) fn judge(&self) -> Judgement {
         let answer = self.ask(|evidence| evidence.judge()).recv_timeout(PATIENCE);
         answer.unwrap_or_else(|_| Judgement {
@@ -76,7 +77,7 @@ impl Reader {
         })
     }
 
-    /// As [`Evidence::explain`].
+    /// Forwards to [`Evidence::explain`].
     pub(super) fn explain(&self, explanation: Explanation) -> Result<(), String> {
         let answer = self.ask(move |evidence| evidence.explain(&explanation));
         answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(self.silence()))
@@ -88,44 +89,44 @@ impl Reader {
     }
 }
 
-/// What a record says.
+/// Content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
     /// State of the run.
     pub state: RunState,
-    /// Attempts that have begun.
+    /// Number of attempts that have begun.
     pub attempts: usize,
-    /// Ranks of the last attempt.
+    /// Number of ranks of the last attempt.
     pub ranks: usize,
-    /// Different hosts of these.
+    /// Number of different hosts of these ranks.
     pub hosts: usize,
     /// Step of the newest checkpoint that the last attempt has committed or resumed from.
     pub committed_step: Option<u64>,
-    /// Why it did not complete, if that is known.
+    /// Reason why it did not complete, if known.
     pub reason: Option<String>,
 }
 
 /// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// What is launched leaves no record.
+    /// The launched program leaves no record.
     NotRecorded,
     /// There is no record.
     Missing,
     /// Storage does not answer.
     Unreadable,
-    /// It runs, or was killed.
+    /// The run is running, or was killed.
     Unfinished,
     /// All steps are done.
     Complete,
-    /// It stopped on request after a committed checkpoint.
+    /// The run stopped on request after a committed checkpoint.
     Stopped,
-    /// It failed with this exit code.
+    /// The run failed with this exit code.
     Failed(u8),
 }
 
 impl RunState {
-    /// Whether the run came to an end that no loss explains.
+    /// Returns whether the run came to an end that no loss explains.
     fn is_ended(self) -> bool {
         match self {
             Self::Complete | Self::Stopped => true,
@@ -136,40 +137,40 @@ impl RunState {
 }
 
 impl Judgement {
-    /// Whether an attempt has begun since then.
+    /// Returns whether an attempt has begun since then.
     pub(super) fn has_begun_since(&self, before: &Self) -> bool {
         self.attempts > before.attempts
     }
 
-    /// Whether one has, and came to an end that no loss explains.
+    /// Returns whether an attempt has begun since then, and came to an end that no loss explains.
     pub(super) fn has_ended_since(&self, before: &Self) -> bool {
         self.has_begun_since(before) && self.state.is_ended()
     }
 
-    /// Without a record.
+    /// Judgement without a record.
     pub fn without_record(state: RunState) -> Self {
         Self { state, attempts: 0, ranks: 0, hosts: 0, committed_step: None, reason: None }
     }
 }
 
-/// How the last attempt ended, where the run itself could not record it.
+/// Explanation of the last attempt's end, if the run itself could not record it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// What took ranks away.
+    /// Loss that took ranks away.
     pub loss: Loss,
-    /// The exit code of the launch.
+    /// Exit code of the launch.
     pub code: u8,
-    /// Number of attempts that it is not about.
+    /// Number of earlier attempts, to which it does not apply.
     pub earlier_attempts: usize,
 }
 
-/// What took ranks away.
+/// Loss of a host or a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// Name of the host, as its ranks call it; `None` where it is not known.
+    /// Name of the host, as its ranks call it; `None` if not known.
     pub host: Option<String>,
-    /// The rank that ended; `None` where it is not known, and where the whole host is lost.
+    /// Rank that ended; `None` if not known, and if the whole host is lost.
     pub rank: Option<usize>,
-    /// What happened.
+    /// Description of the loss.
     pub text: String,
 }

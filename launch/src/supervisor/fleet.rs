@@ -1,4 +1,4 @@
-//! The hosts of a launch: which of them answer, and who they are.
+//! The hosts of a launch: which of them answer, and their identities.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -11,23 +11,23 @@ use super::session::{self, Session, SessionChange, SessionEvent};
 use crate::agent::{FromAgent, Hello, ToAgent};
 use crate::error::Error;
 
-/// How long until a host that did not answer is tried again.
+/// Time until a host that did not answer is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long a connection may take until the agent says who it is.
+/// Timeout of a connection until the agent identifies itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How many hosts are connected to at the same time: of hundreds at once, the handshakes on the
+/// Maximum number of simultaneous connection attempts: with hundreds, the handshakes on the
 /// launcher's cores would take longer than [`HELLO_TIMEOUT`], and all would be given up.
 const CONNECTING_MAX: usize = 32;
 
-/// How long hosts that are listed first may take longer than others.
+/// Extra time for hosts that are listed first.
 const PREFERENCE: Duration = Duration::from_secs(2);
 
-/// How long hosts may take to say that no rank is left.
+/// Time for hosts to report that no rank is left.
 const CLEAR_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How often waiting hosts are named.
+/// Interval of messages that name the missing hosts.
 const PROGRESS: Duration = Duration::from_secs(30);
 
 /// The hosts of a launch.
@@ -38,7 +38,7 @@ pub(super) struct Fleet<'a> {
     events: Sender<Event>,
     tell: Tell<'a>,
     times: LaunchTimes,
-    /// Whether SIGTERM or SIGINT has arrived.
+    /// True once SIGTERM or SIGINT has arrived.
     pub(super) stop_requested: bool,
 }
 
@@ -55,11 +55,11 @@ struct Member {
     state: State,
     /// Number of the last connection.
     generation: u32,
-    /// Who it was when it last answered.
+    /// Identity in its last answer.
     hello: Option<Hello>,
-    /// Why it does not answer.
+    /// Reason why it does not answer.
     text: String,
-    /// Whether it is to be taken only where there are no others.
+    /// True if it is chosen only when no others are left.
     is_last: bool,
 }
 
@@ -80,36 +80,36 @@ pub(super) enum Gathered {
 /// Hosts to run on.
 struct Selection {
     chosen: Vec<usize>,
-    /// Why one that answers is not among them.
+    /// Reason why a host that answers is not among them.
     refused: Option<Error>,
 }
 
-/// Where the chosen hosts are, each by its position: containers, and nodes where these count.
+/// Positions of the chosen hosts by container, and by node if nodes must differ.
 #[derive(Default)]
 struct Places<'a> {
     identities: HashMap<&'a str, usize>,
     nodes: HashMap<&'a str, usize>,
 }
 
-/// Whether no other hosts would be preferred.
+/// Returns whether no other hosts would be preferred.
 fn are_first(chosen: &[usize]) -> bool {
     chosen.iter().enumerate().all(|(index, host)| index == *host)
 }
 
-/// What an event means.
+/// Meaning of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The host answers. It is another one than before where its container was replaced.
+    /// The host answers. It is a different one if its container was replaced.
     Answers { host: usize, is_same: bool },
     /// A connection ended, or could not be made.
     Gone { host: usize },
-    /// It is to go.
+    /// The host is terminating.
     Terminating { host: usize },
-    /// All of its ranks run.
+    /// All ranks of the host run.
     Started { host: usize },
-    /// One of its ranks has ended.
+    /// A rank of the host has ended.
     RankEnded { host: usize, rank: Option<usize> },
-    /// No rank runs on it any more.
+    /// No rank runs on the host any more.
     Empty { host: usize },
 }
 
@@ -132,10 +132,10 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Waits for as many hosts as are asked for.
+    /// Waits for as many hosts as requested.
     ///
     /// # Errors
-    /// [`Error::HostsMissing`] when not as many answer in time, [`Error::SameHost`] or
+    /// [`Error::HostsMissing`] when too few answer in time, [`Error::SameHost`] or
     /// [`Error::AgentVersion`] when those that do cannot be used together.
     pub(super) fn gather(
         &mut self,
@@ -178,7 +178,7 @@ impl<'a> Fleet<'a> {
         Ok(Gathered::StopRequested)
     }
 
-    /// Waits a moment for something to happen.
+    /// Waits briefly for an event.
     pub(super) fn receive(&mut self, events: &Receiver<Event>) {
         match events.recv_timeout(RETRY / 5) {
             Ok(event) => self.take(event),
@@ -187,14 +187,14 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Takes in what has happened meanwhile, as that a stop was asked for.
+    /// Handles all pending events, such as a request to stop.
     pub(super) fn take_all(&mut self, events: &Receiver<Event>) {
         while let Ok(event) = events.try_recv() {
             self.take(event);
         }
     }
 
-    /// Takes in what happens while no attempt runs.
+    /// Handles an event while no attempt runs.
     fn take(&mut self, event: Event) {
         match event {
             Event::Session(event) => drop(self.handle(event)),
@@ -203,7 +203,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Takes these hosts only where there are no others: ranks on them cannot be ended.
+    /// Deprioritises these hosts: ranks on them cannot be ended.
     pub(super) fn prefer_others(&mut self, silent: &[usize]) {
         for &host in silent {
             self.members[host].is_last = true;
@@ -212,8 +212,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Connects to hosts whose time it is, longest waiting first, and gives up connections that
-    /// hang.
+    /// Connects to hosts that are due, longest waiting first, and gives up connections that hang.
     fn connect_due(&mut self) {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -242,7 +241,7 @@ impl<'a> Fleet<'a> {
         session::connect(self.request, host, member.generation, self.events.clone());
     }
 
-    /// Takes in what happened to a connection, and says what it means.
+    /// Handles an event of a connection, and returns its meaning.
     pub(super) fn handle(&mut self, event: SessionEvent) -> Option<Change> {
         let SessionEvent { host, generation, what } = event;
         let member = &mut self.members[host];
@@ -283,7 +282,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// The first hosts that answer and can be used together, as many as are asked for.
+    /// Selects the first hosts that answer and can be used together, up to the requested number.
     fn select(&self) -> Selection {
         let mut selection = Selection { chosen: Vec::new(), refused: None };
         let mut places = Places::default();
@@ -315,7 +314,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Positions of the hosts that answer and are to stay.
+    /// Lists the positions of hosts that answer and are not terminating.
     fn ready(&self) -> Vec<usize> {
         let is_ready = |host: &usize| {
             matches!(self.members[*host].state, State::Ready { terminating: false, .. })
@@ -323,7 +322,7 @@ impl<'a> Fleet<'a> {
         (0..self.members.len()).filter(is_ready).collect()
     }
 
-    /// Whether all of these still answer and are to stay.
+    /// Returns whether all of these hosts still answer and are not terminating.
     pub(super) fn are_ready(&self, hosts: &[usize]) -> bool {
         let ready = self.ready();
         hosts.iter().all(|host| ready.contains(host))
@@ -336,7 +335,7 @@ impl<'a> Fleet<'a> {
         (self.tell.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
     }
 
-    /// Takes the place of a host, which no earlier one may have.
+    /// Registers the place of a host, which must differ from the earlier ones.
     fn require_different<'b>(&'b self, places: &mut Places<'b>, host: usize) -> Result<(), Error> {
         let Hello { host: name, node, identity, .. } =
             self.members[host].hello.as_ref().expect("it has answered");
@@ -367,7 +366,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// The hosts that do not answer, and why.
+    /// Lists the hosts that do not answer, with the reasons.
     fn absent(&self) -> String {
         let ready = self.ready();
         let absent = (0..self.members.len()).filter(|host| !ready.contains(host));
@@ -383,12 +382,12 @@ impl<'a> Fleet<'a> {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// Its name in the host file.
+    /// Name of a host in the host file.
     pub(super) fn name(&self, host: usize) -> &str {
         &self.request.hosts[host].name
     }
 
-    /// Its own name, and that of its node.
+    /// Own name of a host, with that of its node.
     pub(super) fn description(&self, host: usize) -> String {
         match &self.members[host].hello {
             Some(Hello { host, node: Some(node), .. }) => format!("{host} on node {node}"),
@@ -397,18 +396,18 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// What its ranks call it.
+    /// Name of a host by its ranks.
     pub(super) fn own_name(&self, host: usize) -> String {
         let hello = self.members[host].hello.as_ref();
         hello.map_or_else(|| self.name(host).to_owned(), |hello| hello.host.clone())
     }
 
-    /// Why it does not answer.
+    /// Reason why a host does not answer.
     pub(super) fn text(&self, host: usize) -> &str {
         &self.members[host].text
     }
 
-    /// Says something to the agents of hosts that answer, and returns which these are.
+    /// Sends a message to the agents of hosts that answer, and returns these hosts.
     pub(super) fn say(&mut self, hosts: &[usize], message: ToAgent) -> Vec<usize> {
         let mut told = Vec::new();
         for &host in hosts {
@@ -420,7 +419,7 @@ impl<'a> Fleet<'a> {
         told
     }
 
-    /// Kills what is left of an attempt, and returns the hosts that do not answer.
+    /// Kills the rest of an attempt, and returns the hosts that do not answer.
     pub(super) fn clear_ranks(&mut self, hosts: &[usize], events: &Receiver<Event>) -> Vec<usize> {
         let mut waiting = self.say(hosts, ToAgent::Kill);
         let mut lost: Vec<_> =
@@ -451,7 +450,7 @@ impl<'a> Fleet<'a> {
         lost
     }
 
-    /// Where ranks are to run.
+    /// Builds the start of ranks on these hosts.
     pub(super) fn start(&self, hosts: &[usize]) -> Start {
         Start {
             hosts: hosts.iter().map(|&host| self.request.hosts[host].clone()).collect(),
@@ -459,15 +458,15 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// From now on times count for another attempt.
+    /// Restarts the clock for another attempt.
     pub(super) fn begin_again(&mut self) {
         self.times.began_unix_ms = unix_ms();
     }
 }
 
 impl Member {
-    /// The agent has said who it is: whether it is who it was before. `None` where nothing waits
-    /// for it.
+    /// Handles the identity of an agent, and returns whether it is unchanged. `None` if no
+    /// connection awaits it.
     fn greet(&mut self, hello: Hello) -> Option<bool> {
         let State::Connecting { session, .. } = &mut self.state else { return None };
         let session = session.take()?;
@@ -477,7 +476,7 @@ impl Member {
         Some(is_same.is_some_and(|(before, now)| before.identity == now.identity))
     }
 
-    /// Gives the connection up.
+    /// Gives up the connection.
     fn leave(&mut self, text: &str) {
         let state = State::Away { retry: Instant::now() + RETRY };
         let session = match std::mem::replace(&mut self.state, state) {

@@ -1,9 +1,9 @@
-//! The supervisor of a launch: `mpirun` and what it needs around it to be trusted.
+//! The supervisor of a launch: `mpirun` and the checks around it that make it trustworthy.
 //!
 //! It waits for hosts and holds an agent on each of them (`fleet`), checks that they are as many
-//! and as different as asked for, runs `mpirun` (`mpirun`), ends it when a host is lost
-//! (`attempt`), and judges by what the run has recorded, not by what `mpirun` returns
-//! (`evidence`). Where that allows it, it starts again.
+//! and as different as requested, runs `mpirun` (`mpirun`), ends it when a host is lost
+//! (`attempt`), and judges by the record of the run, not by the exit code of `mpirun` (`evidence`).
+//! If that allows a restart, it starts again.
 
 mod attempt;
 mod evidence;
@@ -36,34 +36,34 @@ pub use mpirun::LaunchTimes;
 pub use reach::Reach;
 pub use request::Request;
 
-/// How long storage takes to answer where all is well; hosts are looked at after it.
+/// Usual time of storage to answer, after which hosts are checked.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// How a launch ended.
+/// Result of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
     /// Exit code for the process.
     pub code: u8,
-    /// Why, in a sentence.
+    /// Reason, as a sentence.
     pub text: String,
 }
 
-/// What happens to a supervisor.
+/// Event of a supervisor.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Something about a host.
+    /// Event of a host's connection.
     Session(SessionEvent),
     /// `mpirun` has ended.
     MpirunEnded(std::process::ExitStatus),
-    /// SIGTERM or SIGINT.
+    /// SIGTERM or SIGINT has arrived.
     StopRequested,
 }
 
-/// Runs a launch to its end. `tell` is called with what an operator should know.
+/// Runs a launch to its end. `tell` is called with messages for an operator.
 ///
 /// # Errors
-/// When hosts, `mpirun` and what was asked for do not fit each other: nothing was run, or it cannot
-/// be continued.
+/// When the hosts, `mpirun` and the request do not fit each other: nothing was run, or it cannot be
+/// continued.
 pub fn run(
     request: &Request,
     evidence: impl Evidence + Send + 'static,
@@ -147,7 +147,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What the run has recorded before an attempt; `None` when asked to stop meanwhile.
+    /// Returns the record before an attempt; `None` when asked to stop meanwhile.
     fn recorded_before(&mut self) -> Result<Option<Judgement>, Error> {
         let wait = self.request.wait;
         let answer = self.evidence.ask(|evidence| evidence.judge());
@@ -178,7 +178,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// An answer of storage; `None` at the deadline, or when asked to stop.
+    /// Waits for storage to answer; `None` at the deadline, or when asked to stop.
     fn wait_for<T>(&mut self, answer: &Receiver<T>, deadline: Instant) -> Option<T> {
         loop {
             if let Ok(answer) = answer.recv_timeout(ANSWER) {
@@ -214,7 +214,7 @@ impl Supervisor<'_> {
         Ok(next.with_reason(reason.filter(|_| after.has_begun_since(before))))
     }
 
-    /// What took ranks away, if that kept the attempt from its end.
+    /// Returns the loss, if it kept the attempt from its end.
     fn loss(&self, ended: &Ended, before: &Judgement, after: &Judgement) -> Option<Loss> {
         if after.has_ended_since(before) {
             return None;
@@ -241,7 +241,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// What the run has recorded, once its end can be seen: file systems such as NFS keep what they
+/// Returns the record of the run, once its end is visible: file systems such as NFS cache what they
 /// have read for a while.
 fn recorded(ended: &Ended, before: &Judgement, evidence: &Reader) -> Judgement {
     let deadline = ended.visible_within().map(|time| Instant::now() + time);

@@ -1,4 +1,4 @@
-//! `mpirun`: which one it is, and the arguments with which it does what is meant.
+//! `mpirun`: its detection, and the arguments that give it the intended behaviour.
 //!
 //! Open MPI: `mpirun(1)` of 4.1 and 5.0. Open MPI 5 reads none of the `OMPI_MCA_orte_*` variables
 //! that the mpi-operator sets, so that it would start all ranks on the launcher: hosts are always
@@ -25,7 +25,7 @@ use crate::expected::Expected;
 use crate::hostfile::Host;
 use crate::local_ranks::LAUNCH_ID;
 
-/// Family of launchers whose arguments are the same.
+/// Family of launchers with the same arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     OpenMpi4,
@@ -36,8 +36,9 @@ enum Family {
 }
 
 impl Family {
-    /// Makes it reach hosts as agents are. By itself it takes what it finds around it: in a Slurm
-    /// allocation `srun`, and of Open MPI's host file no hosts but those of the allocation.
+    /// Arguments to reach hosts in the same way as agents. By default `mpirun` uses its
+    /// environment: in a Slurm allocation `srun`, and of Open MPI's host file no hosts but those of
+    /// the allocation.
     fn reaching_by(self, reach: Reach) -> &'static [&'static str] {
         match (self, reach) {
             (Self::OpenMpi4 | Self::OpenMpi5, Reach::Srun) => &[],
@@ -50,7 +51,7 @@ impl Family {
         }
     }
 
-    /// A host as its `mpirun` reads it. Files of Hydra have no ports: ssh's own configuration does.
+    /// Formats a line of the host file. Hydra's files have no ports: ssh's own configuration does.
     fn hostfile_line(self, host: &Host, slots: usize) -> String {
         match (self, &host.user) {
             (Self::OpenMpi4 | Self::OpenMpi5, _) => {
@@ -65,29 +66,29 @@ impl Family {
     }
 }
 
-/// An `mpirun`.
+/// An installed `mpirun`.
 #[derive(Debug, Clone)]
 pub(super) struct MpiRun {
     program: PathBuf,
     family: Family,
-    /// What it says of itself.
+    /// Version that it reports.
     version: String,
 }
 
-/// Where ranks are to run, for one attempt.
+/// Start of ranks, for one attempt.
 #[derive(Debug)]
 pub(super) struct Start {
     /// The hosts, in order.
     pub(super) hosts: Vec<Host>,
-    /// For the record.
+    /// Times for the record.
     pub(super) times: LaunchTimes,
 }
 
 impl MpiRun {
-    /// Asks the program what it is.
+    /// Identifies the program.
     ///
     /// # Errors
-    /// [`Error::Mpirun`] when it does not run, or is not known.
+    /// [`Error::Mpirun`] when it does not run, or is unknown.
     pub(super) fn find(program: &Path) -> Result<Self, Error> {
         let refused = |text: String| Error::Mpirun { program: program.to_owned(), text };
         let mut command = Command::new(program);
@@ -99,7 +100,7 @@ impl MpiRun {
         Ok(Self { program: program.to_owned(), family, version })
     }
 
-    /// Starts ranks on hosts. Its end is an [`Event::MpirunEnded`].
+    /// Starts ranks on hosts, and emits [`Event::MpirunEnded`] at their end.
     ///
     /// # Errors
     /// [`Error::Mpirun`], [`Error::System`] when the host file cannot be written.
@@ -121,7 +122,7 @@ impl MpiRun {
         let (started, child) = mpsc::channel();
         let events = events.clone();
         threads::spawn("mpirun", move || child.into_iter().for_each(|child| wait(child, &events)))?;
-        // A Ctrl-C is for the supervisor, which lets ranks save.
+        // Ctrl-C must only reach the supervisor, which lets ranks save.
         let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
         let child = spawned.map_err(|error| Error::Mpirun {
             program: self.program.clone(),
@@ -132,9 +133,9 @@ impl MpiRun {
         Ok(Running { pid, _folder: folder })
     }
 
-    /// Whether a session folder of its own is to be given to it. Those of Open MPI are in one
+    /// Returns whether it needs a session folder of its own. Open MPI keeps session folders in one
     /// folder per user among temporary files, which the last `mpirun` to end removes, even while
-    /// another one starts. Under Slurm its daemons would take the folder on other nodes, too.
+    /// another one starts. Under Slurm its daemons would use the folder on other nodes, too.
     fn keeps_session_files(&self, reach: Reach) -> bool {
         matches!(self.family, Family::OpenMpi4 | Family::OpenMpi5) && reach == Reach::Ssh
     }
@@ -155,7 +156,7 @@ impl MpiRun {
         command
     }
 
-    /// Ranks are not bound: they divide the cores of their node themselves.
+    /// Builds the arguments. Ranks are not bound: they divide the cores of their node themselves.
     fn arguments(&self, request: &Request, hostfile: &Path, forwarded: &[String]) -> Vec<OsString> {
         let file = hostfile.as_os_str().to_owned();
         let count = OsString::from(request.ranks().to_string());
@@ -176,8 +177,8 @@ impl MpiRun {
             }
             Family::OpenMpi4 => {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
-                // After a rank that fails, the others get SIGTERM after so many seconds, and
-                // SIGKILL after twice as many: time to say why.
+                // The other ranks get SIGTERM these seconds after a rank fails, and SIGKILL after
+                // twice as many: time to report why.
                 add(&["--mca", "odls_base_sigkill_timeout", "3"]);
                 for (name, seconds) in KEEPALIVE {
                     add(&["--mca", &format!("oob_tcp_keepalive_{name}"), seconds]);
@@ -198,13 +199,13 @@ impl MpiRun {
         arguments
     }
 
-    /// Tells ranks what they belong to.
+    /// Passes the launch, its expected size and its times to ranks.
     fn announce(command: &mut Command, request: &Request, start: &Start) {
         command.env(LAUNCH_ID, &request.id);
         if request.reach == Reach::Srun {
-            // Its daemons are a step, to whose cores their ranks would be bound.
+            // The daemons are a Slurm step, to whose cores their ranks would be bound.
             command.env("SLURM_CPU_BIND", "none");
-            // That of a node which was cut off stays until Slurm gives the node up.
+            // The step of a node that was cut off stays until Slurm gives up the node.
             command.env("SLURM_OVERLAP", "1");
         }
         let expected = Expected { ranks: request.ranks(), nodes: request.nodes };
@@ -213,23 +214,23 @@ impl MpiRun {
     }
 }
 
-/// Daemons of Open MPI notice that one of them is gone after 5 + 2 x 2 seconds.
+/// Keepalive with which daemons of Open MPI notice a lost peer after 5 + 2 x 2 seconds.
 const KEEPALIVE: [(&str, &str); 3] = [("time", "5"), ("intvl", "2"), ("probes", "2")];
 
-/// Two of them, with a comma between.
+/// Variable with both times of [`LaunchTimes`], separated by a comma.
 const LAUNCH_TIMES: &str = "YARDSTICK_LAUNCH_TIMES";
 
-/// When a launch did what came before its ranks: Unix times in milliseconds.
+/// Times of a launch before its ranks start: Unix times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchTimes {
-    /// The supervisor began to wait for hosts: at its start, or after a loss.
+    /// Start of the wait for hosts: at the supervisor's start, or after a loss.
     pub began_unix_ms: u64,
-    /// Enough hosts answered, and `mpirun` was started.
+    /// Start of `mpirun`, when enough hosts had answered.
     pub hosts_ready_unix_ms: u64,
 }
 
 impl LaunchTimes {
-    /// What the supervisor has told this rank; `None` without one.
+    /// Reads the times that the supervisor passed to this rank; `None` without one.
     pub fn of_this_process() -> Option<Self> {
         Self::parse(&std::env::var(LAUNCH_TIMES).ok()?)
     }
@@ -256,7 +257,7 @@ fn variables(request: &Request) -> Vec<String> {
     names
 }
 
-/// By the text of `--version`: the family, and the line that names the version.
+/// Parses the output of `--version`: the family, and the line with the version.
 fn family(text: &str) -> Option<(Family, String)> {
     let line = |start: &str| text.lines().map(str::trim).find(|line| line.starts_with(start));
     if let Some(line) = line("mpirun (Open MPI) ") {
@@ -286,25 +287,25 @@ fn wait(mut child: Child, events: &Sender<Event>) {
     }
 }
 
-/// How long it may take to end after SIGTERM.
+/// Time for `mpirun` to end after SIGTERM.
 const TERM_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An `mpirun` that was started.
+/// A running `mpirun`.
 #[derive(Debug)]
 pub(super) struct Running {
     pid: Pid,
-    /// With its host file, and the files of its session.
+    /// Folder with its host file, and the files of its session.
     _folder: OwnFolder,
 }
 
 impl Running {
-    /// Sends SIGTERM, after which it has until the returned time.
+    /// Sends SIGTERM, and returns the deadline for it to end.
     pub(super) fn terminate(&self) -> Instant {
         let _ = kill_process(self.pid, Signal::TERM);
         Instant::now() + TERM_TIMEOUT
     }
 
-    /// Sends SIGKILL, to its connections as well.
+    /// Sends SIGKILL to `mpirun` and its connections.
     pub(super) fn kill(&self) {
         let _ = kill_process_group(self.pid, Signal::KILL);
     }

@@ -10,15 +10,15 @@ use rustix::process::geteuid;
 
 const PREFIX: &str = "yardstick-launch-";
 
-/// The file that is locked as long as the folder is in use. It names the machine: a shared file
-/// system need not show the locks of others.
+/// File that is locked as long as the folder is in use. It names the machine: a shared file system
+/// need not show the locks of other machines.
 const LOCK: &str = "lock";
 
-/// How names of files begin that ranks leave for people, as logs of NCCL after a failure.
+/// Prefix of files that ranks leave for people, such as logs of NCCL after a failure.
 const LOGS: &str = "yardstick-";
 
-/// A folder for a host file and the files of a session. It is removed when dropped, unless ranks,
-/// which have it for temporary files, have left logs there: they stay.
+/// A folder for a host file and the files of a session. Dropping it removes it, unless ranks, which
+/// use it for temporary files, have left logs in it.
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     path: PathBuf,
@@ -32,12 +32,12 @@ impl OwnFolder {
 
     fn create_in(temporary: &Path) -> io::Result<Self> {
         let path = tempfile::Builder::new().prefix(PREFIX).tempdir_in(temporary)?.keep();
-        // Whoever looks for abandoned folders finds the lock held, or no lock.
+        // A search for abandoned folders must find the lock held, or no lock.
         let nameless = path.join("lock.new");
         let mut lock = File::create(&nameless)?;
         lock.write_all(this_machine().as_bytes())?;
         let _ = lock.try_lock(); // where there are no locks, the folder is not removed by others
-        // `mpirun` has it too: it may outlive this process.
+        // `mpirun` inherits the lock: it may outlive this process.
         fcntl_setfd(&lock, FdFlags::empty())?;
         fs::rename(&nameless, path.join(LOCK))?;
         Ok(Self { path, _lock: lock })
@@ -47,7 +47,7 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Takes over a folder of this user whose launcher was killed, and its `mpirun` has ended.
+    /// Takes over a folder of this user whose launcher was killed and whose `mpirun` has ended.
     fn abandoned(entry: &DirEntry) -> Option<Self> {
         let is_named = entry.file_name().to_string_lossy().starts_with(PREFIX);
         let found = entry.metadata().ok().filter(|_| is_named)?;
@@ -59,7 +59,7 @@ impl OwnFolder {
         if fs::read_to_string(&lock_path).ok()? != this_machine() {
             return None;
         }
-        // For writing, without which NFS gives no exclusive lock.
+        // NFS gives an exclusive lock only on a file that is open for writing.
         let lock = OpenOptions::new().write(true).open(&lock_path).ok()?;
         lock.try_lock().ok()?;
         Some(Self { path, _lock: lock })
@@ -73,7 +73,7 @@ fn this_machine() -> String {
 }
 
 /// Removes folders that killed launchers of this user on this machine have left among temporary
-/// files, and returns them. Those with logs in them stay.
+/// files, and returns them. Folders with logs stay.
 pub(super) fn remove_abandoned(temporary: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(temporary).into_iter().flatten().flatten();
     let abandoned = entries.filter_map(|entry| OwnFolder::abandoned(&entry));
@@ -162,7 +162,7 @@ mod tests {
         assert!(lock.try_lock().is_err(), "`mpirun` runs");
         drop(mpirun.stdin.take());
         mpirun.wait().unwrap();
-        // Children of other tests may have it for a moment.
+        // Children of other tests may hold the lock for a moment.
         let deadline = Instant::now() + Duration::from_secs(10);
         while lock.try_lock().is_err() {
             assert!(Instant::now() < deadline);

@@ -1,4 +1,4 @@
-//! How a host is reached: as a child where it is this one, and else over ssh or by Slurm.
+//! Ways to reach a host: as a child process if it is this host, or else over ssh or by Slurm.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::hostfile::{Host, are_same_name};
 use record::machine::host_name;
 
-/// By what a host is reached.
+/// Way to reach a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// ssh.
@@ -17,7 +17,7 @@ pub enum Reach {
     Srun,
 }
 
-/// Of its own, as a connection that is shared has the settings of who opened it.
+/// Options of ssh. They avoid a shared connection, which has the settings of whoever opened it.
 const SSH: [&str; 14] = [
     "-T",
     "-x",
@@ -35,8 +35,8 @@ const SSH: [&str; 14] = [
     "LogLevel=ERROR",
 ];
 
-/// A step of one task beside those of `mpirun`, of which it takes nothing away. What a batch script
-/// asks for its own ranks does not count.
+/// Options of an `srun` step of one task beside those of `mpirun`, from which it takes no
+/// resources. Settings of a batch script for its own ranks do not apply.
 const SRUN: [&str; 7] = [
     "--overlap",
     "--nodes=1",
@@ -47,14 +47,14 @@ const SRUN: [&str; 7] = [
     "--quiet",
 ];
 
-/// Port that a name is resolved with; it is not connected to.
+/// Port to resolve a name with; it is not connected to.
 const SSH_PORT: u16 = 22;
 
 impl Reach {
-    /// Runs a program on the host. Waits for an answer of DNS.
+    /// Builds the command that runs a program on the host. Waits for DNS.
     ///
     /// # Errors
-    /// A sentence on a host without an address, where that is needed.
+    /// A sentence on a host without an address, if one is needed.
     pub(super) fn command(
         self,
         host: &Host,
@@ -92,9 +92,9 @@ fn is_own_name(name: &str) -> bool {
     ["localhost", &host_name()].iter().any(|own| are_same_name(name, own))
 }
 
-/// Whether an address of the name is one of this host, by which `mpirun` decides as well. Host
-/// files have full names where hosts may have the first part of them only, which other domains also
-/// have.
+/// Returns whether an address of the name belongs to this host, the criterion that `mpirun` uses as
+/// well. Host files have full names, while hosts may have only the first part, which other domains
+/// may also have.
 ///
 /// # Errors
 /// A sentence on a name without an address.
@@ -104,8 +104,8 @@ fn is_own_address(name: &str) -> Result<bool, String> {
     Ok(found.any(|address| own_address_towards(address).is_ok_and(|own| own == address.ip())))
 }
 
-/// From which address something would be sent there: from itself, if it is of this host. Nothing is
-/// sent.
+/// Returns the source address of packets to an address: the address itself if it belongs to this
+/// host. Nothing is sent.
 fn own_address_towards(address: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -116,7 +116,7 @@ fn own_address_towards(address: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// A word for the shell of the other host.
+/// Quotes a word for the shell of the other host.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -1,4 +1,4 @@
-//! What a launch is asked for.
+//! The request of a launch.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,45 +10,45 @@ use crate::error::Error;
 use crate::hostfile::Host;
 use record::text::count;
 
-/// What to launch, and where.
+/// Program to launch, with its hosts and limits.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Hosts that ranks may run on, in order of preference.
     pub hosts: Vec<Host>,
-    /// By what they are reached.
+    /// Way to reach the hosts.
     pub reach: Reach,
-    /// Number of hosts that ranks run on. Hosts beyond that are spare.
+    /// Number of hosts that ranks run on. Further hosts are spare.
     pub nodes: usize,
-    /// Ranks on each of them.
+    /// Number of ranks on each host.
     pub ranks_per_node: usize,
-    /// Whether several hosts, such as pods, may be on one node.
+    /// True if several hosts, such as pods, may be on one node.
     pub share_nodes: bool,
-    /// How long to wait for that many hosts.
+    /// Time to wait for that many hosts.
     pub wait: Duration,
-    /// How long ranks may take to save and end after SIGTERM.
+    /// Time for ranks to save and end after SIGTERM.
     pub grace: Duration,
-    /// How often to start again after a loss.
+    /// Maximum number of restarts after a loss.
     pub restarts: u32,
-    /// The `mpirun`.
+    /// Path of `mpirun`.
     pub mpirun: PathBuf,
-    /// Further arguments of it.
+    /// Further arguments of `mpirun`.
     pub mpirun_arguments: Vec<OsString>,
-    /// Names of environment variables that ranks get, beside those that always pass.
+    /// Names of environment variables that ranks get, beside those that are always forwarded.
     pub forward: Vec<String>,
-    /// Name of this launch, which no other has.
+    /// Unique name of this launch.
     pub id: String,
-    /// Version of the program, which agents must have too.
+    /// Version of the program, which agents must share.
     pub version: String,
-    /// The program that ranks run, at the same path on every host.
+    /// Program that ranks run, at the same path on every host.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Its subcommand that is an [agent](crate::agent).
+    /// Subcommand of the program that is an [agent](crate::agent).
     pub agent: String,
 }
 
-/// Variables of the launcher that ranks get where they are set, by how their names begin. Those of
-/// the NVIDIA runtime are not among them: a launcher has none of a worker's GPUs.
+/// Prefixes of the launcher's variables that ranks get if they are set. Those of the NVIDIA runtime
+/// are not among them: a launcher has none of a worker's GPUs.
 const FORWARDED: [&str; 12] = [
     "AWS_",
     "FI_",
@@ -65,12 +65,12 @@ const FORWARDED: [&str; 12] = [
 ];
 
 impl Request {
-    /// R, the number of ranks.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.nodes * self.ranks_per_node
     }
 
-    /// Checks that the hosts can be what is asked for.
+    /// Checks that the hosts can satisfy the request.
     ///
     /// # Errors
     /// [`Error::Request`] with too few hosts, or slots.
@@ -96,7 +96,7 @@ impl Request {
         Ok(())
     }
 
-    /// Names of the variables that ranks get, of those that are set.
+    /// Names of the forwarded variables that are set.
     pub(super) fn forwarded(&self) -> Vec<String> {
         let is_forwarded = |name: &String| {
             FORWARDED.iter().any(|prefix| name.starts_with(prefix)) || self.forward.contains(name)
@@ -113,7 +113,7 @@ fn names(hosts: &[Host]) -> String {
 }
 
 impl fmt::Display for Request {
-    /// As in `2 nodes of 8 ranks among 3 hosts`.
+    /// Formats the size, as in `2 nodes of 8 ranks among 3 hosts`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nodes, ranks_per_node, hosts, .. } = self;
         let [nodes, ranks] = [count(*nodes, "node"), count(*ranks_per_node, "rank")];

@@ -1,4 +1,4 @@
-//! The connection to a host's agent: what it says, and by its silence that the host is cut off.
+//! The connection to a host's agent, whose silence means that the host is cut off.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -15,32 +15,32 @@ use super::Event;
 use super::request::Request;
 use crate::agent::{FromAgent, ToAgent, line};
 
-/// How long a connection may be silent until the agent has said who it is, and after that: it says
+/// Maximum silence of a connection until the agent has identified itself, and after that: it sends
 /// something every other second.
 const FIRST_SILENCE: u32 = 20; // seconds
 const SILENCE: u32 = 6; // seconds
 
-/// Something about a host's connection.
+/// Event of a host's connection.
 #[derive(Debug)]
 pub(crate) struct SessionEvent {
-    /// Position of the host among those of the request.
+    /// Position of the host in the request.
     pub(super) host: usize,
-    /// Which connection to it: events of earlier ones do not count.
+    /// Number of the connection to it: events of earlier connections do not count.
     pub(super) generation: u32,
     pub(super) what: SessionChange,
 }
 
 #[derive(Debug)]
 pub(super) enum SessionChange {
-    /// Its process runs: what it reads, and its id.
+    /// The connection's process runs, with this input and id.
     Started { input: ChildStdin, pid: Pid },
-    /// The agent has said something.
+    /// The agent has sent a message.
     Said(FromAgent),
-    /// It is over, or could not begin.
+    /// The connection has ended, or could not begin.
     Ended { text: String },
 }
 
-/// Connects on a thread of its own, and tells what happens.
+/// Connects on a separate thread, and reports events.
 pub(super) fn connect(request: &Request, host: usize, generation: u32, events: Sender<Event>) {
     let reach = request.reach;
     let place = request.hosts[host].clone();
@@ -62,7 +62,7 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
     }
 }
 
-/// Talks to the agent until the end of it, and returns why it ended.
+/// Serves the connection until it ends, and returns why.
 fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (give, given) = mpsc::channel();
@@ -91,12 +91,12 @@ fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
     ended(&mut child, errors.join().unwrap_or_default())
 }
 
-/// Tells what the agent says, until it ends or is silent for too long.
+/// Reports the agent's messages, until it ends or is silent for too long.
 fn listen(output: impl Read + AsFd, tell: &dyn Fn(SessionChange)) -> std::io::Result<()> {
     let mut output = BufReader::new(Impatient { input: output, patience: FIRST_SILENCE });
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line)? > 0 {
-        // Other lines are those of a login's scripts, in any encoding.
+        // Other lines are output of login scripts, in any encoding.
         if let Ok(message) = serde_json::from_slice(&line) {
             output.get_mut().patience = SILENCE;
             tell(SessionChange::Said(message));
@@ -106,12 +106,12 @@ fn listen(output: impl Read + AsFd, tell: &dyn Fn(SessionChange)) -> std::io::Re
     Ok(())
 }
 
-/// Fails to read where nothing comes for too long: the connection of a host that is cut off stays
+/// Fails to read if nothing arrives for too long: the connection of a host that is cut off stays
 /// open.
 struct Impatient<R> {
     input: R,
-    /// In seconds in which this process ran: one that was suspended, or had no processor, has not
-    /// heard the hosts either, and would give all of them up at once.
+    /// Maximum silence in seconds in which this process ran: a process that was suspended, or had
+    /// no CPU time, has not heard the hosts either, and would give up all of them at once.
     patience: u32,
 }
 
@@ -145,7 +145,7 @@ fn last_line(mut errors: impl Read) -> String {
     text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned()
 }
 
-/// The supervisor's end of a connection.
+/// Supervisor's end of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
     input: ChildStdin,
@@ -157,12 +157,12 @@ impl Session {
         Self { input, pid }
     }
 
-    /// Says something to the agent. If it is gone, an event tells.
+    /// Sends a message to the agent. If the agent is gone, an event reports it.
     pub(super) fn say(&mut self, message: ToAgent) {
         let _ = self.input.write_all(line(&message).as_bytes()).and_then(|()| self.input.flush());
     }
 
-    /// Ends it without waiting for the host, with what it has started, as `srun` does.
+    /// Kills the connection without waiting for the host, with its children, such as `srun`'s.
     pub(super) fn give_up(self) {
         let _ = kill_process_group(self.pid, Signal::KILL);
     }

@@ -1,4 +1,4 @@
-//! What an attempt amounts to: an exit code, or another attempt.
+//! The verdict on an attempt: an exit code, or another attempt.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -10,7 +10,7 @@ use super::request::Request;
 use crate::signals;
 use record::text::count;
 
-/// Exit codes of a process that the supervisor decides about.
+/// Exit codes that the supervisor decides.
 const DONE: u8 = 0;
 const INTERNAL: u8 = 1;
 const ENVIRONMENT: u8 = 3;
@@ -21,7 +21,7 @@ const INTERRUPTED: u8 = signals::INTERRUPTED as u8;
 /// Exit codes of a rank that failed by itself, which `mpirun` passes on.
 const OF_RANKS: [u8; 4] = [2, 3, 4, 6];
 
-/// The rank of a host that ended first.
+/// Rank of a host that ended first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RankEnded {
     /// Position of its host.
@@ -30,13 +30,13 @@ pub(super) struct RankEnded {
 }
 
 impl RankEnded {
-    /// As in `rank 3`.
+    /// Formats the rank, as in `rank 3`.
     pub(super) fn name(self) -> String {
         self.rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"))
     }
 }
 
-/// How an `mpirun` ended.
+/// End of an `mpirun`.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
@@ -44,21 +44,21 @@ pub(super) struct Ended {
     pub(super) lost: Option<usize>,
     /// A rank that ended while others went on.
     pub(super) rank_ended: Option<RankEnded>,
-    /// Whether the supervisor was asked to stop.
+    /// True if the supervisor was asked to stop.
     pub(super) stop_requested: bool,
-    /// Whether a host was to go.
+    /// True if a host was terminating.
     pub(super) drained: bool,
-    /// Whether it had not started all ranks when there was no time left for that.
+    /// True if it had not started all ranks before the deadline.
     pub(super) never_started: bool,
-    /// Whether ranks were killed because the supervisor was asked to stop a second time.
+    /// True if ranks were killed because the supervisor was asked to stop a second time.
     pub(super) is_interrupted: bool,
-    /// Whether the supervisor has ended it.
+    /// True if the supervisor has ended it.
     pub(super) is_by_supervisor: bool,
 }
 
 impl Ended {
-    /// How long what the run has recorded at its end may take to be seen here; `None` where its
-    /// ranks have not said by their exit codes that they have recorded it.
+    /// Time until the final record must be visible here; `None` unless the exit codes of its ranks
+    /// show that they have recorded it.
     pub(super) fn visible_within(&self) -> Option<Duration> {
         let is_by_itself = self.lost.is_none() && !self.is_by_supervisor;
         match self.status.code().filter(|_| is_by_itself)? {
@@ -74,12 +74,12 @@ impl Ended {
         u8::try_from(code).ok()
     }
 
-    /// Exit code of a rank that failed by itself: `mpirun`'s own are others, and 1.
+    /// Exit code of a rank that failed by itself: `mpirun`'s own are 1 and other codes.
     fn failed_rank(&self) -> Option<u8> {
         self.own_code().filter(|code| OF_RANKS.contains(code))
     }
 
-    /// What `mpirun` said by its end.
+    /// Describes how `mpirun` ended.
     pub(super) fn status_text(&self) -> String {
         match (self.status.code(), self.status.signal()) {
             _ if self.is_interrupted => "ranks were killed on a second request to stop".to_owned(),
@@ -96,23 +96,23 @@ impl Ended {
     }
 }
 
-/// What to do.
+/// Next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing more.
+    /// End the launch.
     End(Ending),
-    /// Start again if that is allowed, or else end so.
+    /// Start again if that is allowed, or else end the launch like this.
     Restart(Ending),
 }
 
 impl Next {
-    /// The exit code, if nothing follows.
+    /// Exit code if the launch ends here.
     pub(super) fn code(&self) -> u8 {
         let (Self::End(end) | Self::Restart(end)) = self;
         end.code
     }
 
-    /// With the reason that the record has for a loss, where it has one.
+    /// Replaces the reason of a loss by the record's, if it has one.
     pub(super) fn with_reason(mut self, reason: Option<String>) -> Self {
         let (Self::End(end) | Self::Restart(end)) = &mut self;
         if let Some(reason) = reason.filter(|_| end.code == PEER_LOST) {
@@ -126,12 +126,12 @@ fn ending(code: u8, text: impl Into<String>) -> Ending {
     Ending { code, text: text.into() }
 }
 
-/// Asked to stop while nothing runs: after an attempt, its end stays.
+/// Ending when asked to stop while nothing runs: the ending of an earlier attempt stays.
 pub(super) fn stopped_while_waiting(last: Option<Ending>) -> Ending {
     last.unwrap_or_else(|| ending(STOPPED, "stopped before training began"))
 }
 
-/// Decides by what the run has recorded since `before`. `loss` is what took ranks away.
+/// Decides by the record since `before`. `loss` took ranks away.
 pub(super) fn of(
     request: &Request,
     ended: &Ended,
@@ -156,7 +156,7 @@ pub(super) fn of(
     }
 }
 
-/// Ranks were killed on a second request to stop.
+/// Verdict after ranks were killed on a second request to stop.
 fn interrupted(ended: &Ended, found: &Judgement) -> Next {
     let saved = match found.committed_step {
         Some(step) => format!("the steps after {step}, the newest checkpoint, are lost"),
@@ -165,7 +165,7 @@ fn interrupted(ended: &Ended, found: &Judgement) -> Next {
     Next::End(ending(INTERRUPTED, format!("{}: {saved}", ended.status_text())))
 }
 
-/// Ranks have recorded nothing new. What the run was before counts only where they say the same.
+/// Verdict without a new record. The earlier state of the run counts only if `mpirun` succeeded.
 fn not_begun(request: &Request, ended: &Ended, loss: Option<&Loss>, found: &Judgement) -> Next {
     let is_success = ended.status.success() && loss.is_none();
     match found.state {
@@ -184,8 +184,8 @@ fn not_begun(request: &Request, ended: &Ended, loss: Option<&Loss>, found: &Judg
     }
 }
 
-/// Storage does not say how the run ended: nothing is a success, and only a rank's own failure is
-/// known.
+/// Verdict if storage does not report how the run ended: nothing is a success, and only a rank's
+/// own failure is known.
 fn unreadable(ended: &Ended, loss: Option<&Loss>, silence: &str) -> Next {
     let known = loss.map_or_else(|| ended.status_text(), |loss| loss.text.clone());
     let text = format!("{known}; {silence}");
@@ -195,7 +195,7 @@ fn unreadable(ended: &Ended, loss: Option<&Loss>, silence: &str) -> Next {
     }
 }
 
-/// A complete run counts if it ran where it was to.
+/// Verdict on a complete run, which counts only if it ran on the requested ranks and hosts.
 fn completed(request: &Request, found: &Judgement) -> Ending {
     let Judgement { ranks, hosts, .. } = found;
     if *ranks == request.ranks() && *hosts == request.nodes {
@@ -211,13 +211,13 @@ fn completed(request: &Request, found: &Judgement) -> Ending {
     ending(ENVIRONMENT, text)
 }
 
-/// A loss ends the launch where it was to stop anyway.
+/// Verdict on a loss, which ends the launch if it was to stop anyway.
 fn lost(ended: &Ended, text: String) -> Next {
     let end = ending(PEER_LOST, text);
     if ended.stop_requested { Next::End(end) } else { Next::Restart(end) }
 }
 
-/// The run has recorded no end: what `mpirun` says counts, but not that it succeeded.
+/// Verdict without a recorded end: `mpirun`'s failures count, but not its success.
 fn unrecorded(ended: &Ended, loss: Option<&Loss>) -> Next {
     if let Some(code) = ended.failed_rank() {
         return Next::End(ending(code, ended.status_text()));

@@ -1,14 +1,14 @@
 //! Folders that a daemon of `mpirun` leaves when it is killed. Process ids repeat in containers, so
-//! that the next daemon may take the folder for its own, and then fails to start.
+//! that the next daemon may mistake the folder for its own, and then fails to start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names of such folders begin with one of these: Open MPI 5's and 4's.
+/// Prefixes of such folders: Open MPI 5's and 4's.
 const PREFIXES: [&str; 2] = ["prted.", "ompi."];
 
-/// Removes them from the folder of temporary files, and returns those that there were. No launcher
-/// may be running on the host.
+/// Removes them from the folder of temporary files, and returns those removed. No launcher may be
+/// running on the host.
 pub(super) fn remove(temporary: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(temporary).into_iter().flatten().flatten();
     let is_leftover = |path: &PathBuf| {

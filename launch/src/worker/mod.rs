@@ -1,6 +1,6 @@
-//! The first process of a worker pod. It serves ssh, by which launchers start ranks, and when the
-//! pod is to go, ranks get the signal and the time to save: by itself a pod's SIGTERM reaches only
-//! its first process.
+//! The first process of a worker pod. It serves ssh, with which launchers start ranks. When the pod
+//! terminates, it forwards the signal to ranks and gives them time to save: by itself a pod's
+//! SIGTERM reaches only its first process.
 
 mod leftovers;
 mod sshd;
@@ -19,31 +19,31 @@ use record::text::count;
 
 pub use sshd::SshdOptions;
 
-/// How to run it.
+/// Options of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// The ssh server.
+    /// Options of the ssh server.
     pub sshd: SshdOptions,
-    /// How long ranks may take to save and to end after SIGTERM.
+    /// Time for ranks to save and to end after SIGTERM.
     pub grace: Duration,
-    /// Name of the subcommand of [agents](crate::agent), which are told that the host is to go.
+    /// Subcommand of [agents](crate::agent), which are notified that the host is terminating.
     pub agent: String,
 }
 
-/// How often it looks whether ranks have ended.
+/// Interval of checks whether ranks have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long the launcher's daemon may take to report that ranks have ended.
+/// Time for the launcher's daemon to report that ranks have ended.
 const REPORT: Duration = Duration::from_secs(10);
 
 /// Serves until SIGTERM or SIGINT, and then until the ranks of the host have ended. `tell` is
-/// called with what an operator should know.
+/// called with messages for an operator.
 ///
 /// # Errors
 /// [`Error::Sshd`] when the ssh server does not start or ends by itself; [`Error::System`].
 pub fn run(options: &WorkerOptions, tell: &dyn Fn(&str)) -> Result<(), Error> {
     let refused = |action: &str, source| Error::System { action: action.to_owned(), source };
-    // Ranks whose login ended are children of this process, also where it is not the first one.
+    // Ranks whose login ended become children of this process, even if it is not the first one.
     set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| refused("adopt orphaned processes", errno.into()))?;
     let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM])
@@ -65,7 +65,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// The server is reaped with all other children: its handle must not.
+    /// The server is reaped with all other children, so its handle must not reap it.
     fn serve(&self, signals: &mut Signals, server: Child) -> Result<(), Error> {
         drop(server);
         for signal in signals.forever() {
@@ -80,7 +80,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Takes leave of children that have ended.
+    /// Reaps children that have ended.
     fn reap(&self) -> Result<(), Error> {
         while let Some(pid) = reap_one() {
             if pid == self.server {
@@ -107,7 +107,7 @@ impl Worker<'_> {
             }
         }
         if wait_until(deadline, || ranks.running().is_empty()) {
-            // Not before the launcher knows how they ended.
+            // The launcher must first know how they ended.
             wait_until(deadline.min(Instant::now() + REPORT), || !has_launcher_daemon());
             (self.tell)("all ranks of this host have ended");
         } else {
@@ -118,7 +118,7 @@ impl Worker<'_> {
     }
 }
 
-/// A child that has ended, if there is one.
+/// Reaps a child that has ended, if there is one.
 fn reap_one() -> Option<Pid> {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -129,8 +129,8 @@ fn reap_one() -> Option<Pid> {
     }
 }
 
-/// Whether it happens before the deadline. Children are reaped meanwhile: what has ended and was
-/// not waited for still counts as running.
+/// Returns whether the condition holds before the deadline. Reaps children meanwhile: a process
+/// that was not reaped still counts as running.
 fn wait_until(deadline: Instant, happened: impl Fn() -> bool) -> bool {
     loop {
         while reap_one().is_some() {}

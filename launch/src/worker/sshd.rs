@@ -11,26 +11,26 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::Error;
 
-/// How to start it.
+/// Options of the ssh server.
 #[derive(Debug, Clone)]
 pub struct SshdOptions {
-    /// The program.
+    /// Path of the server's program.
     pub program: PathBuf,
-    /// Port that it listens on.
+    /// Port to listen on.
     pub port: u16,
-    /// The folder with `id_rsa`, which becomes the host's key, and `authorized_keys`: where the
-    /// mpi-operator mounts its secret.
+    /// Folder with `id_rsa`, which becomes the host's key, and `authorized_keys`: the
+    /// mpi-operator's mount of its secret.
     pub keys: PathBuf,
 }
 
-/// Names of variables that are the login's own, or of no use to ranks.
+/// Names of variables that belong to the login, or are of no use to ranks.
 const NOT_PASSED_ON: [&str; 11] =
     ["HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "HOSTNAME", "TERM", "SHLVL", "_", "MAIL"];
 
-/// The same by how they begin: variables of services, and of a login.
+/// Prefixes of such variables: of services, and of a login.
 const PREFIXES_NOT_PASSED_ON: [&str; 2] = ["KUBERNETES_", "SSH_"];
 
-/// Starts it in the foreground, as a child.
+/// Starts the server in the foreground, as a child.
 ///
 /// # Errors
 /// [`Error::Sshd`] when it refuses to start, [`Error::System`] for files.
@@ -50,7 +50,7 @@ pub(super) fn start(
         tell(&format!("not for ranks, as sshd cannot pass them on: {names}"));
     }
     let text = config_text(options, &key, &passed_on);
-    // From OpenSSH 9.8 on, hosts whose connections fail get penalties, such as those of probes.
+    // OpenSSH 9.8 and newer penalise hosts whose connections fail, such as those of probes.
     write(&config, format!("PerSourcePenalties no\n{text}").as_bytes())?;
     if check(options, &config).is_err() {
         write(&config, text.as_bytes())?;
@@ -71,7 +71,7 @@ fn command(options: &SshdOptions, config: &Path) -> Command {
     command
 }
 
-/// Whether it accepts its configuration.
+/// Checks that the server accepts its configuration.
 fn check(options: &SshdOptions, config: &Path) -> Result<(), Error> {
     let output = command(options, config).arg("-t").stdin(Stdio::null()).output();
     let output = output.map_err(|error| refused(options, &error.to_string()))?;
@@ -81,8 +81,8 @@ fn check(options: &SshdOptions, config: &Path) -> Result<(), Error> {
     Err(refused(options, String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// A copy that only this user can read, which the server insists on where it owns the file: a
-/// secret's may be readable by the group.
+/// Copies a key so that only this user can read it, which the server requires of a file that it
+/// owns: a secret's may be readable by the group.
 fn copy_key(key: &Path, folder: &Path) -> Result<PathBuf, Error> {
     let failed = |source| Error::System { action: format!("read {}", key.display()), source };
     let content = fs::read(key).map_err(failed)?;
@@ -102,13 +102,13 @@ fn write(path: &Path, content: &[u8]) -> Result<(), Error> {
     create().map_err(failed)
 }
 
-/// The variables of this process, as far as ranks should have them: they are children of a login,
-/// and see nothing of the pod's environment.
+/// Variables of this process for ranks, which are children of a login and see nothing of the pod's
+/// environment.
 #[derive(Debug, Default)]
 struct Environment {
-    /// Sorted, as NAME=VALUE.
+    /// Sorted variables, as NAME=VALUE.
     passed_on: Vec<String>,
-    /// Names of those that a line of a file cannot hold.
+    /// Names of variables that a line of a file cannot hold.
     left_out: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ impl Environment {
     }
 }
 
-/// `sshd_config(5)`.
+/// Builds the configuration: `sshd_config(5)`.
 fn config_text(options: &SshdOptions, key: &Path, environment: &[String]) -> String {
     let SshdOptions { port, keys, .. } = options;
     let mut text = format!(

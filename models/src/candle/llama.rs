@@ -20,7 +20,7 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    /// For positions 0 to T - 1.
+    /// Computes the tables for positions 0 to T - 1.
     pub(super) fn new(
         llama: &config::Llama,
         head_width: usize,

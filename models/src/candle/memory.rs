@@ -7,7 +7,7 @@
 //!   exponential, softmax 5 B H T^2; mixed heads, transposed, projected, shifted, added 5 M C;
 //!   feed-forward up 2 M F, GELU's square, factor, argument, sigmoid and result 5 M F; down and
 //!   added 3 M C. In all 28 M C + 7 M F + 5 B H T^2;
-//! - the same of `llama.rs`, with Q = (H + 2 K) D and G = K D: norms 2 x 3 M C (squared, divided,
+//! - likewise of `llama.rs`, with Q = (H + 2 K) D and G = K D: norms 2 x 3 M C (squared, divided,
 //!   scaled); query, key and value once and by heads 2 M Q, rotated 4 M C + 4 M G (four products of
 //!   halves, two sums, joined), shared by groups 2 M C, scaled query M C; scores as above; mixed,
 //!   transposed, projected, added 4 M C; gate and up 2 M F, SwiGLU's 3 M F; down and added 2 M C.
@@ -15,15 +15,15 @@
 //! - the head: logits, difference, exponential, logarithm of softmax 4 M V.
 //!
 //! Backward adds a gradient for every operand, also for the mask, which keeps its own (B H T^2 per
-//! block). What is in flight at once was measured: 7 M V behind the logits, and ten times a block's
-//! largest intermediate later on; the two do not meet.
+//! block). The peak of its transient memory was measured: 7 M V behind the logits, and ten times a
+//! block's largest intermediate later; the two do not coincide.
 
 use device::Allocator;
 
 use crate::config::Family;
 use crate::{Layout, MicroBatch, ModelConfig};
 
-/// How far the sum of the recorded bytes may be from what the engine allocates, as a share of it.
+/// Tolerated error of the recorded bytes, as a share of the engine's allocations.
 pub const ACTIVATION_TOLERANCE: f64 = 0.2;
 
 /// Records the bytes that the candle engine (f32) needs besides the flat buffers, by purpose. An

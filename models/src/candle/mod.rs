@@ -1,4 +1,4 @@
-//! The candle engine: candle-nn modules and candle's autograd. It is the oracle of the others.
+//! The candle engine: candle-nn modules and candle's autograd. It is the oracle of other engines.
 //!
 //! It is written to be read, not to be fast: weights are copied into tensors on every call, and
 //! autograd keeps every intermediate. Three pitfalls of candle 0.11.1 shape it:

@@ -1,4 +1,4 @@
-//! What the forward passes of both families share, in differentiable candle operations.
+//! Parts that both families' forward passes share, in differentiable candle operations.
 
 use std::collections::HashMap;
 

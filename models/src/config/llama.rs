@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Added to the mean square by RMSNorm where a model does not say otherwise, as in Llama 2 and 3.
+/// Default of the number that RMSNorm adds to the mean square, as in Llama 2 and 3.
 const NORM_EPSILON: f64 = 1e-5;
-/// The base of RoPE's wavelengths where a model does not say otherwise (Su et al.).
+/// Default of the base of RoPE's wavelengths (Su et al.).
 const ROPE_THETA: f64 = 10_000.0;
 
 /// Hyperparameters of the Llama family alone (Touvron et al., arXiv 2302.13971 and 2307.09288).
@@ -19,9 +19,9 @@ pub struct Llama {
     pub norm_epsilon: f64,
     /// The base of RoPE's wavelengths.
     pub rope_theta: f64,
-    /// How wavelengths are stretched for a longer context than the first training had.
+    /// Stretching of wavelengths for a longer context than in the first training.
     pub rope_scaling: Option<RopeScaling>,
-    /// Whether the head is the token table.
+    /// Shares the token table with the head.
     pub tied: bool,
 }
 
@@ -106,7 +106,7 @@ impl RopeScaling {
         Ok(())
     }
 
-    /// The stretched angle per token: long waves by the whole factor, short ones not at all, those
+    /// Stretches an angle per token: long waves by the whole factor, short waves not at all, those
     /// between in proportion (Grattafiori et al., arXiv 2407.21783, section 3.4.2 names the base;
     /// the formula is that of the reference code released with Llama 3.1).
     fn stretch(self, angle: f64) -> f64 {

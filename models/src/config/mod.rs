@@ -57,7 +57,7 @@ impl ModelConfig {
         (self.heads + 2 * self.key_value_heads()) * self.head_width()
     }
 
-    /// Whether the head is the token table.
+    /// Returns whether the head is the token table.
     pub fn is_tied(&self) -> bool {
         match self.family {
             Family::Gpt => true,
@@ -66,7 +66,7 @@ impl ModelConfig {
     }
 }
 
-/// What an engine computes at a time: B sequences of T tokens each.
+/// Batch that an engine computes at a time: B sequences of T tokens each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MicroBatch {
     /// B.

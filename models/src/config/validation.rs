@@ -1,8 +1,8 @@
-//! Which dimensions are possible.
+//! Validation of a model's dimensions.
 //!
 //! Upper bounds keep products of dimensions from overflowing. Each is far above any real model and
-//! far below what 64 bits hold: the bytes of whatever passes can be computed, and the memory plan
-//! refuses what does not fit the machine.
+//! far below what 64 bits hold: the bytes of every accepted model can be computed, and the memory
+//! plan refuses models that do not fit the machine.
 
 use super::{Family, MicroBatch, ModelConfig};
 use crate::Error;

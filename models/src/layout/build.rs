@@ -1,4 +1,4 @@
-//! Which tensors a family's model has, in the order of backward.
+//! Tensors of each family's model, in the order of backward.
 
 use super::{ALIGN, Init, Layout, Segment, Tensor, head_rows};
 use crate::ModelConfig;
@@ -62,7 +62,7 @@ impl Builder {
         });
     }
 
-    /// In the order of backward: feed-forward, second norm, attention, first norm.
+    /// Adds a block in the order of backward: feed-forward, second norm, attention, first norm.
     fn block(&mut self, config: &ModelConfig, layer: usize) {
         let ModelConfig { width, feed_forward, .. } = *config;
         // GPT-2's 1 / sqrt(residual additions), which Megatron-LM uses for Llama as well.

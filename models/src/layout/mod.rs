@@ -2,8 +2,8 @@
 //!
 //! Tensors are ordered as their gradients become ready in backward: an untied head, final norm,
 //! blocks from last to first, embeddings. A segment is the tensors that become ready together;
-//! every tensor starts at a multiple of [`ALIGN`] elements. What is between tensors is zero: weights,
-//! gradients and moments.
+//! every tensor starts at a multiple of [`ALIGN`] elements. Padding between tensors is zero in
+//! weights, gradients and moments.
 
 mod build;
 
@@ -41,7 +41,7 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// Range in the flat buffer, in elements.
     pub range: Range<usize>,
-    /// Whether weight decay applies (matrices and embeddings, not norms and biases).
+    /// Weight decay applies (matrices and embeddings, not norms and biases).
     pub decay: bool,
     /// Initial values.
     pub init: Init,
@@ -54,7 +54,7 @@ pub struct Segment {
     pub name: String,
     /// Range in the flat buffer, in elements; both ends are multiples of [`ALIGN`].
     pub range: Range<usize>,
-    /// Which of [`Layout::tensors`] lie in it.
+    /// Range of [`Layout::tensors`] in this segment.
     pub tensors: Range<usize>,
 }
 
@@ -67,11 +67,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The same tensors with the starts of segments that a bucket plan gives, in a buffer of `len`
+    /// Returns a layout with the starts of segments that a bucket plan gives, in a buffer of `len`
     /// elements.
     ///
     /// # Panics
-    /// When the starts overlap, are not aligned, or do not fit.
+    /// Panics if the starts overlap, are not aligned, or do not fit.
     pub fn with_starts(&self, starts: &[usize], len: usize) -> Self {
         assert_eq!(starts.len(), self.segments.len(), "one start per segment");
         let mut placed = self.clone();
@@ -106,7 +106,7 @@ impl Layout {
         self.len
     }
 
-    /// Whether there is nothing in it (never, for a valid model).
+    /// Returns whether the layout is empty (never, for a valid model).
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -4,11 +4,11 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
 use half::bf16;
 
-/// What weights and activations are stored in; every sum is accumulated in [`Element::Wide`].
+/// Storage type of weights and activations; every sum is accumulated in [`Element::Wide`].
 ///
 /// f32 and f64 are their own wide type, so an op over elements is the same code in all formats.
 pub trait Element: device::Element {
-    /// What is computed in: f32 for bf16 and f32, f64 for f64.
+    /// Type of the computation: f32 for bf16 and f32, f64 for f64.
     type Wide: Float;
     /// 0.
     const ZERO: Self;
@@ -78,8 +78,8 @@ impl Element for bf16 {
 
 /// A floating-point element: f32 or f64.
 ///
-/// Outside of the matmul kernels sums and products are contracted into fused multiply-adds only
-/// where the code says so: element-wise ops give the same bits at every vector width.
+/// Outside of the matmul kernels sums and products are contracted into fused multiply-adds only by
+/// explicit calls: element-wise ops give the same bits at every vector width.
 pub trait Float:
     Element<Wide = Self>
     + PartialOrd

@@ -1,4 +1,4 @@
-//! The sources of all CUDA kernels, and how they are compiled for a format.
+//! The sources of all CUDA kernels, and their compilation for a format.
 
 use cudarc::cublaslt::sys::cudaDataType;
 use device::View;
@@ -12,7 +12,7 @@ use crate::ops::Element;
 /// The element that kernels compute in, which a source is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// For kernels of the update, which have one format.
+    /// Kernels of the update, which have one format.
     None,
     F32,
     Bf16,
@@ -49,7 +49,7 @@ sources! {
     UPDATE_NORM = "update_norm/kernel.cu";
 }
 
-/// What the sources include.
+/// Headers that the sources include.
 const HEADERS: [(&str, &str); 3] = [
     ("intrinsics.cuh", INTRINSICS),
     ("common.cuh", include_str!("common.cuh")),
@@ -61,7 +61,7 @@ pub(crate) fn load(device: &Cuda, source: &KernelSource, format: Format) -> Resu
     load_with(device, source, format, &[])
 }
 
-/// The same with further options of the compiler.
+/// Compiles a source with further options of the compiler, and loads it.
 pub(crate) fn load_with(
     device: &Cuda,
     source: &KernelSource,
@@ -80,11 +80,11 @@ pub(crate) fn load_with(
 
 /// An element that kernels compute in.
 pub(crate) trait CudaElement: Element<Wide = f32> {
-    /// What sources are compiled for.
+    /// Format for which sources are compiled.
     const FORMAT: Format;
     /// Elements in an access of 16 bytes.
     const PACK: usize = 16 / size_of::<Self>();
-    /// The same type, for cuBLASLt.
+    /// cuBLASLt's type of the elements.
     const MATRIX: cudaDataType;
     /// The weights in this format.
     fn view(weights: Weights<'_>) -> View<'_, Self>;

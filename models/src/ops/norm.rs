@@ -26,7 +26,7 @@ pub(crate) struct NormParameters<'a, E: CudaElement> {
     pub(crate) bias: Option<View<'a, E>>,
 }
 
-/// What a norm is applied to.
+/// Shape of a norm's input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NormShape {
     /// N.
@@ -40,17 +40,17 @@ pub(crate) struct NormShape {
 pub(crate) struct NormBackward<'a, E: CudaElement> {
     /// (N, C): the gradient of the input.
     pub(crate) dx: ViewMut<'a, E>,
-    /// Whether `dx` is added to; else it is written.
+    /// `dx` is added to; otherwise it is written.
     pub(crate) accumulate: bool,
     /// (N, C): the gradient of the output.
     pub(crate) dy: View<'a, E>,
-    /// What forward read and saved.
+    /// Input and statistics of forward.
     pub(crate) saved: NormSaved<'a, E>,
     /// (C).
     pub(crate) weight: View<'a, E>,
 }
 
-/// What backward needs of a norm's forward.
+/// Values of a norm's forward that backward needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NormSaved<'a, E: CudaElement> {
     /// (N, C).
@@ -146,7 +146,7 @@ impl NormShape {
         Grid::row(self.rows.div_ceil(4), 128)
     }
 
-    /// Of a block of backward: one for each 16 bytes of a row, as far as there are.
+    /// Threads of a block of backward: one for each 16 bytes of a row, up to 512.
     fn backward_threads<E: CudaElement>(self) -> u32 {
         let packs = (self.width * size_of::<E>()).div_ceil(16);
         packs.next_multiple_of(32).min(512) as u32

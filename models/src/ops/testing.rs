@@ -1,4 +1,4 @@
-//! What the tests of several ops share.
+//! Helpers of the tests of several ops.
 
 use super::{Element, Float};
 use crate::rng::{Purpose, Stream};

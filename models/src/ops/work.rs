@@ -1,4 +1,4 @@
-//! What each op has to do: FLOPs of its products, and bytes that must move.
+//! Work of each op: FLOPs of its products, and bytes that must move.
 //!
 //! FLOPs are those of matrix products only, as in [`crate::flops`]. Bytes are useful traffic: every
 //! operand is read once and every result written once, a result that is added to is read as well,
@@ -9,7 +9,7 @@ use super::matmul::{self, Sums};
 use super::{Element, attention, rope};
 use crate::meter::Work;
 
-/// No product, and traffic of `elements` elements and `wide` wide ones.
+/// Work without products, with traffic of `elements` elements and `wide` wide elements.
 fn traffic<E: Element>(elements: usize, wide: usize) -> Work {
     let bytes = elements as f64 * size_of::<E>() as f64;
     Work { flops: 0.0, bytes: bytes + wide as f64 * size_of::<E::Wide>() as f64 }
@@ -20,7 +20,7 @@ fn product<E: Element>(multiplications: usize, elements: usize, wide: usize) -> 
     Work { flops: 2.0 * multiplications as f64, ..traffic::<E>(elements, wide) }
 }
 
-/// How often the results of sums move: those that are added to are read as well.
+/// Number of moves of the results of sums: accumulated results are read as well.
 fn moves(sums: Sums) -> usize {
     match sums {
         Sums::Write => 1,
@@ -116,7 +116,7 @@ pub(super) fn loss<E: Element>(chunk: HeadChunk) -> Work {
     traffic::<E>(chunk.tokens * chunk.vocabulary, 0)
 }
 
-/// From the logits to their gradient.
+/// Work from the logits to their gradient.
 pub(super) fn loss_backward<E: Element>(chunk: HeadChunk) -> Work {
     traffic::<E>(2 * chunk.tokens * chunk.vocabulary, 0)
 }

@@ -32,12 +32,12 @@ pub fn text(name: &str) -> Option<&'static str> {
 /// The workload of a preset.
 ///
 /// # Panics
-/// When a built-in text does not parse, which a test rules out.
+/// Panics if a built-in text does not parse, which a test rules out.
 pub fn load(name: &str) -> Option<Workload> {
     text(name).map(|text| parse(text, name).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Reads a workload from TOML; `origin` is the file or preset the text came from.
+/// Parses a workload from TOML; `origin` is the file or preset of the text.
 ///
 /// Values are not checked: call [`Workload::validate`] after overrides are applied.
 ///
@@ -53,7 +53,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Workload, Error> {
 /// The workload as TOML that [`parse`] reads back identically.
 ///
 /// # Panics
-/// When an integer exceeds what TOML holds (2^63 - 1).
+/// Panics if an integer exceeds what TOML holds (2^63 - 1).
 pub fn to_toml(workload: &Workload) -> String {
     toml::to_string(workload).unwrap_or_else(|error| panic!("{error}: {workload:?}"))
 }

@@ -51,7 +51,7 @@ const LLAMA: [(&str, Dimensions); 3] = [
     ("llama3-70b", ([80, 8192, 64, 8, 28672, 128_256, 8192], [5e5, 1e-5], false)),
 ];
 
-/// The count of parameters says nothing of heads, RoPE and epsilon.
+/// The count of parameters does not reveal heads, RoPE and epsilon.
 #[test]
 fn every_llama_has_the_published_dimensions() {
     let mut compared = 0;

@@ -11,9 +11,9 @@ use crate::{Error, MicroBatch, ModelConfig};
 pub struct Workload {
     /// Dimensions of the model.
     pub model: ModelConfig,
-    /// Where tokens come from.
+    /// Source of tokens.
     pub data: DataConfig,
-    /// How many sequences a step takes.
+    /// Number of sequences in a step.
     pub batch: BatchConfig,
     /// Number formats.
     #[serde(default)]
@@ -50,8 +50,8 @@ pub struct DataConfig {
     /// Token files for evaluation; without them the last sequences of `files` are held out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluation_files: Vec<String>,
-    /// Bytes of a token in the files that have no header; 2 where nothing is said. Not hashed: the
-    /// digest of the files has the type of their tokens.
+    /// Bytes of a token in the files that have no header; 2 if absent. Not hashed: the digest of
+    /// the files covers the type of their tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_bytes: Option<usize>,
     /// Sequences of one evaluation.
@@ -234,7 +234,7 @@ impl BatchConfig {
         }
     }
 
-    /// What an engine computes at a time.
+    /// Batch that an engine computes at a time.
     pub fn micro_batch(&self) -> MicroBatch {
         MicroBatch { sequences: self.micro_sequences, tokens: self.sequence_tokens }
     }

@@ -1,12 +1,12 @@
-//! What each kernel may use: the one table.
+//! Table of the resources that each kernel may use.
 
 use crate::ptxas::Usage;
 
-/// What a kernel may use. None may spill.
+/// Resources that a kernel may use. None may spill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
     kernel: &'static str,
-    /// Of a thread. A multiprocessor has 65,536 registers and, at most, 2,048 threads.
+    /// Registers of a thread. A multiprocessor has 65,536 and, at most, 2,048 threads.
     pub(crate) registers: u32,
     /// Static shared memory of a block; 49,152 is the most without asking for more.
     pub(crate) shared_bytes: u32,
@@ -56,7 +56,7 @@ const BUDGETS: [Budget; 29] = [
     budget("update_partials", 64, 128),
 ];
 
-/// That of a kernel, if it has one.
+/// Budget of a kernel, if it has one.
 pub(crate) fn of(kernel: &str) -> Option<Budget> {
     BUDGETS.iter().find(|budget| budget.kernel == kernel).copied()
 }
@@ -71,7 +71,7 @@ pub(crate) fn unused<'a>(kernels: impl Iterator<Item = &'a str>) -> Vec<String> 
 }
 
 impl Budget {
-    /// What exceeds it, as text.
+    /// Description of the resources that exceed it.
     pub(crate) fn violation(&self, usage: &Usage) -> Option<String> {
         let limits = [
             ("registers", usage.registers, self.registers),

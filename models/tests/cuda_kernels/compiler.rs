@@ -1,4 +1,4 @@
-//! How the program calls the compiler: its errors, and the cache of what it made.
+//! Calls of the compiler by the program: their errors, and the cache of the results.
 
 use device::cuda::nvrtc::{self, Source};
 use device::cuda::{Error, cubin_cache};

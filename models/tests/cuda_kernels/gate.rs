@@ -15,7 +15,7 @@ use crate::sources::{self, File};
 const OLDEST: u32 = 80;
 const EVERY_FROM: u32 = 90;
 
-/// What a kernel uses on one architecture, or the most on several.
+/// Resources of a kernel on one architecture, or the most on several.
 struct Measured {
     /// The file and its options.
     variant: String,
@@ -48,7 +48,7 @@ pub(crate) fn run() {
     assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
-/// As the program names them, ascending.
+/// Tested architectures by the program's names, ascending.
 fn architectures() -> Vec<String> {
     let supported = nvrtc::supported_architectures().unwrap();
     let tested = supported.into_iter().filter(|&number| number == OLDEST || number >= EVERY_FROM);
@@ -68,7 +68,7 @@ struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// What each kernel of the file uses.
+    /// Compiles the file, and returns the resources of each kernel.
     fn compile(&self, architecture: &str) -> Result<Vec<Measured>, Error> {
         let options: Vec<_> = self.options.iter().chain(&["--ptxas-options=-v"]).copied().collect();
         let variant = self.to_string();

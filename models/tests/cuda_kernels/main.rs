@@ -1,8 +1,8 @@
 //! Every CUDA kernel compiles with NVIDIA's own compiler for every architecture, without spills and
 //! within its budget of registers and shared memory. Needs no GPU.
 //!
-//! A process can open one NVRTC only. So a test starts this executable again with one NVRTC, where
-//! the test `gate_of_one_nvrtc` is what it executes.
+//! A process can open one NVRTC only. So a test starts this executable again with one NVRTC, to run
+//! the test `gate_of_one_nvrtc`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "helpers of tests that print")]
 
 mod budgets;
@@ -14,10 +14,10 @@ mod sources;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Tells a process of this executable that it is to compile.
+/// Set in a process of this executable that compiles.
 const GATE: &str = "YARDSTICK_TEST_NVRTC_GATE";
 
-/// Not a test by itself: what a process with one NVRTC does.
+/// Body of a process with one NVRTC; not a test by itself.
 #[test]
 fn gate_of_one_nvrtc() {
     if std::env::var_os(GATE).is_some() {

@@ -1,10 +1,10 @@
-//! What a kernel uses, as `--ptxas-options=-v` prints it.
+//! Resources of a kernel, as `--ptxas-options=-v` prints them.
 
 /// The resources of one kernel on one architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) kernel: String,
-    /// Of one thread.
+    /// Registers of one thread.
     pub(crate) registers: u32,
     /// Static shared memory of a block.
     pub(crate) shared_bytes: u32,

@@ -15,12 +15,12 @@ fn ops() -> PathBuf {
 /// A file of kernels.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// From the folder of ops, as in `layer_norm/kernel.cu`.
+    /// Path from the folder of ops, as in `layer_norm/kernel.cu`.
     pub(crate) name: String,
     pub(crate) text: String,
 }
 
-/// All of them, by name.
+/// All kernel files, by name.
 pub(crate) fn all() -> Vec<File> {
     with_extension("cu")
 }
@@ -45,7 +45,7 @@ fn collect(folder: &Path, extension: &str, files: &mut Vec<File>) {
     }
 }
 
-/// What kernels include.
+/// Headers that kernels include.
 pub(crate) fn headers() -> Vec<File> {
     let intrinsics = top().join("device/src/cuda/intrinsics.cuh");
     let text = fs::read_to_string(intrinsics).unwrap();

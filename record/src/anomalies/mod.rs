@@ -1,4 +1,4 @@
-//! Anomalies that follow from the ranks, nodes and transports of an attempt.
+//! Anomalies found in the ranks, nodes and transports of an attempt.
 
 mod nodes;
 mod ranks;

@@ -1,4 +1,4 @@
-//! Anomalies of nodes that differ from the others.
+//! Anomalies of nodes that differ from the majority.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::machine::NodeGroup;
 use crate::sections::Anomaly;
 use crate::text::list;
 
-/// One anomaly for each group of nodes that differs from the largest.
+/// Returns one anomaly for each group of nodes other than the largest.
 pub fn node_anomalies(groups: &[NodeGroup]) -> Vec<Anomaly> {
     let Some((most, others)) = groups.split_first() else { return Vec::new() };
     let anomaly = |group: &NodeGroup| {
@@ -21,7 +21,7 @@ pub fn node_anomalies(groups: &[NodeGroup]) -> Vec<Anomaly> {
     others.iter().map(anomaly).collect()
 }
 
-/// Each property that differs, with both values.
+/// Lists each property that differs, with both values.
 fn differences(usual: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> Vec<String> {
     let mut names: Vec<&String> = usual.keys().chain(other.keys()).collect();
     names.sort();

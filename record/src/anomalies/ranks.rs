@@ -7,9 +7,9 @@ use crate::compute::Compute;
 use crate::sections::{Anomaly, RankRecord};
 use crate::text::list;
 
-/// Ranks whose matmul kernel is a fallback, or slower than that of other ranks; hosts on which the
-/// launcher's binding leaves cores unused; and ranks that run far from their GPU. At most one
-/// anomaly each. `fast` are the kernels that are not a fallback, best first.
+/// Reports ranks whose matmul kernel is a fallback or slower than that of other ranks, hosts on
+/// which the launcher's binding leaves cores unused, and ranks that run far from their GPU: at most
+/// one anomaly of each kind. `fast` holds the kernels that are not a fallback, best first.
 pub fn rank_anomalies(ranks: &[RankRecord], compute: Compute, fast: &[&str]) -> Vec<Anomaly> {
     let anomaly = |text| Anomaly { step: None, rank: None, text };
     [slow_matmul(ranks, compute, fast), unused_cores(ranks), far_from_gpu(ranks)]

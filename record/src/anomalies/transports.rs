@@ -1,4 +1,4 @@
-//! Anomalies of the transports between ranks: what is not known, and where GPUDirect RDMA is off.
+//! Anomalies of the transports between ranks: unknown transports, and GPUDirect RDMA that is off.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::network::{EndWithoutGdr, Side, Transport, ends_without_gdr};
 use crate::sections::{Anomaly, RankRecord};
 use crate::text::list;
 
-/// At most one anomaly of each kind. `gaps` has for each rank why it may not know all of its
-/// transports, if so.
+/// Returns at most one anomaly of each kind. `gaps` holds for each rank the reason why it may not
+/// know all of its transports, if any.
 pub fn transport_anomalies(
     transports: &[Transport],
     gaps: &[Option<String>],
@@ -20,7 +20,7 @@ pub fn transport_anomalies(
     texts.into_iter().flatten().map(anomaly).collect()
 }
 
-/// The ranks that do not know their transports, by reason.
+/// Describes the ranks that do not know their transports, by reason.
 pub fn transport_gaps(gaps: &[Option<String>]) -> Option<String> {
     let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (rank, gap) in gaps.iter().enumerate() {
@@ -39,7 +39,7 @@ pub fn transport_gaps(gaps: &[Option<String>]) -> Option<String> {
     })
 }
 
-/// The ranks of a host that send, receive, or do both without GPUDirect RDMA.
+/// Ranks of a host that send, receive, or do both without GPUDirect RDMA.
 #[derive(Default)]
 struct HostEnds {
     sends: Vec<String>,
@@ -62,13 +62,13 @@ impl HostEnds {
     }
 }
 
-/// `rank 3`, or `ranks 2, 3`.
+/// Formats ranks as `rank 3` or `ranks 2, 3`.
 fn named(ranks: &[String]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
-/// The ranks whose end of a pair over a network is without GPUDirect RDMA. `hosts` has that of each
-/// rank.
+/// Describes the ranks whose end of a network pair is without GPUDirect RDMA. `hosts` holds the
+/// host of each rank.
 pub fn without_gdr(transports: &[Transport], hosts: &[String]) -> Option<String> {
     let ends = ends_without_gdr(transports);
     let mut of_hosts: BTreeMap<&str, HostEnds> = BTreeMap::new();

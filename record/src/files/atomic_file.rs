@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole.
+//! Atomically replaced files.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -8,15 +8,15 @@ use super::regular_file::Mode;
 use super::temporary::{Created, Temporary};
 use super::{IoError, finish};
 
-/// Writes are collected up to this size.
+/// Size up to which writes are buffered.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// A temporary file that replaces the file at its final path when it is committed: readers and
-/// restarts see the old file or the new one. Without a commit it is removed.
+/// A temporary file that replaces the file at its final path on commit: readers and restarts see
+/// the old file or the new one. Without a commit it is removed.
 ///
-/// The caller makes sure that a file has one writer at a time. The temporary file is the path with
-/// `.tmp` behind it; one that a killed writer left there is replaced. Of two writers all the same,
-/// the first one's commit is an error.
+/// The caller ensures that a file has one writer at a time. The temporary file is the path with
+/// `.tmp` appended; one that a killed writer left is replaced. If there are two writers all the
+/// same, the commit of the first fails.
 #[derive(Debug)]
 pub struct AtomicFile {
     path: PathBuf,
@@ -48,7 +48,7 @@ impl AtomicFile {
         self.file.write_all(bytes).map_err(IoError::at(&self.temporary.path, "write"))
     }
 
-    /// Continues at the first byte, to overwrite a header.
+    /// Rewinds to the first byte, to overwrite a header.
     ///
     /// # Errors
     /// When the file cannot be positioned.

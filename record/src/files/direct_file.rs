@@ -1,5 +1,6 @@
-//! New files that are written with O_DIRECT: what is written once and not read soon would push
-//! everything else out of the page cache, and copying it there takes longer than the disk does.
+//! New files that are written with O_DIRECT. Data that is written once and not read soon would
+//! evict everything else from the page cache, and copying it there takes longer than the disk
+//! write.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +14,16 @@ use super::regular_file::Mode;
 use super::temporary::{Created, Temporary};
 use super::{IoError, finish};
 
-/// Offsets, sizes and addresses of direct writes are multiples of this, which suits all disks with
-/// blocks of up to 4096 bytes.
+/// Alignment of offsets, sizes and addresses of direct writes, which suits all disks with blocks of
+/// up to 4096 bytes.
 const ALIGN_BYTES: usize = 4096;
 /// Size of a write: large enough for the disk, small enough that several fit into memory.
 pub const BUFFER_BYTES: usize = 4 << 20;
-/// Aligned pieces from this size on are written from the caller's memory.
+/// Smallest size of an aligned piece that is written from the caller's memory.
 const UNBUFFERED_BYTES_MIN: usize = 1 << 20;
 
-/// A file that is written from front to end under a temporary name and then gets its own. Dropped
-/// before, it is removed.
+/// A file that is written sequentially under a temporary name and then renamed. It is removed if it
+/// is dropped before.
 #[derive(Debug)]
 pub struct DirectFile {
     path: PathBuf,
@@ -34,7 +35,7 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// Creates the temporary file. One that a killed writer left is removed.
+    /// Creates the temporary file. Replaces one that a killed writer left.
     ///
     /// # Errors
     /// When it cannot be created.
@@ -52,7 +53,7 @@ impl DirectFile {
     /// Appends bytes.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When they cannot be written.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), IoError> {
         while !bytes.is_empty() {
             if bytes.len() >= UNBUFFERED_BYTES_MIN && self.is_aligned(bytes) {
@@ -74,10 +75,10 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Makes the content durable, and gives the file its name, durably.
+    /// Makes the content durable and renames the file, durably.
     ///
     /// # Errors
-    /// When it cannot be made durable.
+    /// When the file cannot be made durable or renamed.
     pub fn finish(mut self) -> Result<(), IoError> {
         self.flush()?;
         let Self { path, temporary, output, .. } = self;
@@ -105,7 +106,7 @@ impl DirectFile {
     }
 }
 
-/// An open file that grows at its end.
+/// An open file that is appended to.
 #[derive(Debug)]
 struct Output {
     file: File,
@@ -114,7 +115,7 @@ struct Output {
 }
 
 impl Output {
-    /// Sets the flag after creating: open(2) with a flag that it refuses would leave a file.
+    /// Sets O_DIRECT after creation: open(2) with a flag that it refuses would leave a file.
     fn new(file: File) -> Self {
         let is_direct = fcntl_setfl(&file, OFlags::DIRECT).is_ok();
         Self { file, is_direct, bytes: 0 }
@@ -148,7 +149,7 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// [`BUFFER_BYTES`] at an aligned address.
+/// Buffer of [`BUFFER_BYTES`] at an aligned address.
 #[derive(Debug)]
 struct AlignedBuffer {
     memory: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Which file system a folder is on: a "local disk" of a container is often memory or a network.
+//! Detection of a folder's file system: a "local disk" of a container is often memory or a network.
 
 use std::path::Path;
 
@@ -9,30 +9,30 @@ use super::IoError;
 /// The kind of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filesystem {
-    /// Its name as in mount(8), such as `xfs`; `ext4` also for ext2 and ext3. The magic number in
-    /// hexadecimal, such as `0x1cd1`, where it is not known.
+    /// Name as in mount(8), such as `xfs`; `ext4` also for ext2 and ext3. If the kind is unknown,
+    /// the magic number in hexadecimal, such as `0x1cd1`.
     pub name: String,
-    /// What is behind it.
+    /// Medium that holds its bytes.
     pub medium: Medium,
 }
 
-/// What keeps the bytes of a file system.
+/// Medium that holds the bytes of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Medium {
     /// Disks of this machine.
     Disk,
-    /// The memory of this machine, or a layer that is gone with its container: does not survive a
+    /// Memory of this machine, or a layer that is removed with its container: does not survive a
     /// restart.
     Ephemeral,
     /// Other machines, also where several machines share a disk.
     Network,
-    /// Its kind does not tell.
+    /// Medium that the kind of file system does not reveal.
     Unknown,
 }
 
-/// Magic number, name and medium: `statfs(2)`, `linux/magic.h`, and the sources of those that are
-/// not part of Linux.
+/// Magic number, name and medium of known kinds, from `statfs(2)`, `linux/magic.h`, and the sources
+/// of file systems that are not part of Linux.
 const KNOWN: [(u32, &str, Medium); 24] = [
     (0xEF53, "ext4", Medium::Disk),
     (0x5846_5342, "xfs", Medium::Disk),
@@ -61,10 +61,10 @@ const KNOWN: [(u32, &str, Medium); 24] = [
 ];
 
 impl Filesystem {
-    /// The file system of a path, or of the nearest folder above it that exists.
+    /// Returns the file system of a path, or of its nearest ancestor that exists.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When statfs(2) fails.
     pub fn of(path: &Path) -> Result<Self, IoError> {
         let existing = path.ancestors().find(|folder| folder.exists());
         let existing = existing.unwrap_or(Path::new(".")); // of a relative path
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(Filesystem::of(Path::new("does-not-exist")).unwrap(), here);
     }
 
-    /// All bits of the number count, on machines where it is a signed one, too.
+    /// All bits of the magic number count, also on machines where it is signed.
     #[test]
     fn network_and_disk_are_distinguished() {
         assert_eq!(Filesystem::of_magic(0x0BD0_0BD0).medium, Medium::Network);

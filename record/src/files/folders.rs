@@ -1,4 +1,4 @@
-//! Folders that are created and removed so that a crash in between leaves no doubt what they are.
+//! Crash-safe creation and removal of folders: a crash in between leaves no doubt what they are.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::regular_file::Mode;
 use super::{IoError, sync_folder, sync_parent};
 
-/// Creates a folder and those above it that are missing, durably. Several ranks may do so at once.
+/// Creates a folder and its missing ancestors, durably. Several ranks may do so at once.
 ///
 /// # Errors
 /// [`IoError`] when a folder cannot be created, or its name cannot be made durable.
@@ -21,7 +21,7 @@ pub fn create_folders(path: &Path, mode: Mode) -> Result<(), IoError> {
 }
 
 /// Removes a folder and everything in it, the file `last` at the end and only when the rest is
-/// durably gone: while anything is left, that file says what the folder is. Several processes may
+/// durably removed: while anything is left, that file identifies the folder. Several processes may
 /// do so at once.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Files that survive a crash: temporary file, fdatasync, checked close, rename or link, fsync of
 //! the folder. A zero return of fsync is the only evidence that bytes are on the disk.
 //!
-//! [`replace`] is for a file with one writer at a time, and replaces whatever a dead writer left.
-//! [`publish`] is for a name that several processes may compete for, and never replaces.
+//! [`replace`] is for a file with one writer at a time, and replaces anything that a dead writer
+//! left. [`publish`] is for a name that several processes may compete for, and never replaces.
 #![allow(unsafe_code)] // std's File ignores the result of close(2)
 
 mod atomic_file;
@@ -35,16 +35,16 @@ pub use temporary::temporary;
 pub struct IoError {
     /// File or folder.
     pub path: PathBuf,
-    /// What was tried, as in `rename`.
+    /// Attempted operation, as in `rename`.
     pub operation: &'static str,
-    /// The system's answer.
+    /// Error of the system.
     pub source: io::Error,
     /// Owner, user and file system of a refused path, as the end of a sentence.
     reason: String,
 }
 
 impl IoError {
-    /// For `map_err`: a failed operation on a path.
+    /// Builds the error of a failed operation on a path, for `map_err`.
     pub fn at<E: Into<io::Error>>(path: &Path, operation: &'static str) -> impl FnOnce(E) -> Self {
         move |source| {
             let source = source.into();
@@ -54,7 +54,7 @@ impl IoError {
     }
 }
 
-/// Replaces a file of a run by `bytes`, durably, as an [`AtomicFile`].
+/// Replaces a file of a run with `bytes`, durably, through an [`AtomicFile`].
 ///
 /// # Errors
 /// The old file is then untouched, unless only the fsync of the folder failed.
@@ -62,18 +62,18 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
     replace_with(path, bytes, Mode::Run)
 }
 
-/// [`replace`] of a file with another mode.
+/// Replaces a file like [`replace`], with another mode.
 ///
 /// # Errors
-/// As [`replace`].
+/// Same errors as [`replace`].
 pub fn replace_with(path: &Path, bytes: &[u8], mode: Mode) -> Result<(), IoError> {
     let mut file = AtomicFile::create(path, mode)?;
     file.write(bytes)?;
     file.commit()
 }
 
-/// Makes the name of a file or folder durable: fsync of the folder that it is in. Without it a
-/// power failure may undo a rename or the creation of a file.
+/// Makes the name of a file or folder durable: fsync of its parent folder. Without that, a power
+/// failure may undo a rename or the creation of a file.
 ///
 /// # Errors
 /// When the folder cannot be opened or synced.
@@ -95,12 +95,12 @@ pub(crate) fn finish(file: File, path: &Path) -> Result<(), IoError> {
     unsafe { rustix::io::try_close(file.into_raw_fd()) }.map_err(IoError::at(path, "close"))
 }
 
-/// Renames a file, replacing what has the name. Durable after [`sync_parent`].
+/// Renames a file, replacing any other of that name. Durable after [`sync_parent`].
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), IoError> {
     fs::rename(from, to).map_err(IoError::at(to, "rename"))
 }
 
-/// A random number for names that no other process chooses.
+/// Returns a random number for names that no other process chooses.
 ///
 /// # Errors
 /// When the system has no random numbers.

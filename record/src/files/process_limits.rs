@@ -1,4 +1,4 @@
-//! The limits of a process that an error of the operating system comes from.
+//! Process limits that cause errors of the operating system.
 
 use std::io;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The limit that makes a call fail like this, with its value, as in `the limit of open files
-/// (ulimit -n) is 1024`; `None` where none is known.
+/// Returns the limit behind an error, with its value, as in `the limit of open files (ulimit -n) is
+/// 1024`; `None` if unknown.
 pub fn behind(error: &io::Error) -> Option<String> {
     match Errno::from_io_error(error)? {
         Errno::FBIG => text("the size of files in bytes (ulimit -f)", Resource::Fsize),
@@ -18,35 +18,35 @@ pub fn behind(error: &io::Error) -> Option<String> {
     }
 }
 
-/// An error with the limit behind it, if one is known.
+/// Formats an error with the limit behind it, if one is known.
 pub fn explained(error: &io::Error) -> String {
     let limit = behind(error).map(|limit| format!("; {limit}"));
     format!("{error}{}", limit.unwrap_or_default())
 }
 
-/// Lets this process open as many files as it may, up to what programs that it starts bear: some
-/// close every number up to the limit.
+/// Raises the limit of open files to its maximum, but no higher than child programs tolerate: some
+/// close every descriptor up to the limit.
 pub fn raise_open_files() {
     const WANTED: u64 = 1 << 16;
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(WANTED, |maximum| maximum.min(WANTED));
     if limit.current.is_some_and(|current| current < wanted) {
-        // Without it the limit is what it was.
+        // On failure the limit stays unchanged.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
     }
 }
 
-/// What a process lacks that gets no block of memory of this size.
+/// Error text of a failed allocation of this size, with the limit behind it.
 pub fn out_of_memory(bytes: usize) -> String {
     let limit = address_space().map(|limit| format!("; {limit}"));
     format!("{NO_MEMORY}{bytes} bytes of memory{}", limit.unwrap_or_default())
 }
 
-/// How the text of a panic begins that is about memory.
+/// Prefix of a panic message about memory.
 const NO_MEMORY: &str = "cannot allocate ";
 
-/// What a panic is about that has a limit behind it: no memory for a buffer, or a library that
-/// could not start a thread. `None` where it is about something else.
+/// Explains a panic that has a limit behind it: no memory for a buffer, or a library that could not
+/// start a thread. `None` for any other panic.
 pub fn behind_panic(text: &str) -> Option<String> {
     if text.starts_with(NO_MEMORY) {
         return Some(text.to_owned());
@@ -59,7 +59,7 @@ pub fn behind_panic(text: &str) -> Option<String> {
     (is_refused && text.contains("thread")).then(explain)
 }
 
-/// Those that keep a process from starting another thread.
+/// Limits that can keep a process from starting another thread.
 pub fn of_threads() -> Vec<String> {
     let user = text("processes and threads of the user (ulimit -u)", Resource::Nproc);
     let group = pids_max().map(|pids| format!("that of its control group (pids.max) is {pids}"));
@@ -74,8 +74,9 @@ fn text(what: &str, resource: Resource) -> Option<String> {
     Some(format!("the limit of {what} is {}", getrlimit(resource).current?))
 }
 
-/// The smallest that holds for this process; every ancestor of its group limits too. In a container
-/// the path may not exist below the mount, whose top is then the container's own group.
+/// Smallest `pids.max` that applies to this process; every ancestor of its control group limits it
+/// too. In a container the path may not exist below the mount, whose root is then the container's
+/// own group.
 fn pids_max() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));

@@ -9,40 +9,41 @@ use rustix::io::Errno;
 use super::regular_file::{Mode, create_new, holds};
 use super::{IoError, finish, random, sync_parent, temporary};
 
-/// Who owns the name that a process asked for.
+/// Owner of the name that a process requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     /// This process: the file holds its bytes.
     Ours,
-    /// Another one: the file holds other bytes, which stay.
+    /// Another process: the file holds other bytes, which stay.
     Taken,
 }
 
 /// Creates a file that must not exist, durably, all of it or nothing.
 ///
-/// Uses link(2): rename replaces, and `RENAME_NOREPLACE` does not work on NFS and Lustre. A file
-/// that exists is compared with `bytes`, as a retransmitted NFS LINK collides with itself:
-/// processes that compete for a name must write different bytes. Where there are no hard links the
-/// file is created exclusively and written in place: a crash may then leave half of it, which only
-/// a digest inside of it reveals.
+/// Uses link(2): rename replaces, and `RENAME_NOREPLACE` does not work on NFS and Lustre. An
+/// existing file is compared with `bytes`, as a retransmitted NFS LINK collides with itself:
+/// processes that compete for a name must write different bytes. Without hard links the file is
+/// created exclusively and written in place: a crash may then leave half of it, which only a digest
+/// inside it reveals.
 ///
 /// When it returns `Ok`, the folder has been fsynced since the file had its name: a power failure
-/// takes away neither the name nor, if it is [`Published::Ours`], the bytes. The fsync is of the
-/// folder that holds the file only: folders above it must be durable already. The removal of the
+/// removes neither the name nor, if it is [`Published::Ours`], the bytes. Only the folder that
+/// holds the file is fsynced: folders above it must be durable already. The removal of the
 /// temporary file is not made durable, so a power failure may bring that file back.
 ///
 /// # Errors
-/// What failed, and on which file. The file may exist all the same, with all of `bytes`, if the
-/// folder could not be fsynced: then readers see it, but a power failure may take it away. Calling
-/// again with the same bytes fsyncs the folder again, and returns [`Published::Ours`].
+/// An [`IoError`] with the failed operation and its file. The file may exist all the same, with all
+/// of `bytes`, if the folder could not be fsynced: then readers see it, but a power failure may
+/// remove it. Calling again with the same bytes fsyncs the folder again, and returns
+/// [`Published::Ours`].
 pub fn publish(path: &Path, bytes: &[u8]) -> Result<Published, IoError> {
     publish_with(path, bytes, Mode::Run, || {})
 }
 
-/// [`publish`] that calls `midway` when half of the temporary file is written.
+/// Publishes like [`publish`], and calls `midway` when half of the temporary file is written.
 ///
 /// # Errors
-/// As [`publish`].
+/// Same errors as [`publish`].
 pub fn publish_with(
     path: &Path,
     bytes: &[u8],
@@ -53,14 +54,14 @@ pub fn publish_with(
     publish_by(|staged, path| fs::hard_link(staged, path), &new, midway)
 }
 
-/// A file that is to be published.
+/// A file to publish.
 struct NewFile<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     mode: Mode,
 }
 
-/// [`publish_with`] with another link(2).
+/// Publishes like [`publish_with`], with the given link(2).
 fn publish_by(
     link: impl FnOnce(&Path, &Path) -> io::Result<()>,
     new: &NewFile<'_>,
@@ -72,8 +73,8 @@ fn publish_by(
         sync_parent(new.path)?;
         Ok(published)
     });
-    // Also after an error, as it may hold the last free block. If it cannot be removed, what was
-    // published counts all the same.
+    // Remove it also after an error, as it may hold the last free block. If that fails, the
+    // published file counts all the same.
     drop(fs::remove_file(&staged));
     published
 }
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"first");
     }
 
-    /// The folder is not at its path when it is to be fsynced.
+    /// The folder is moved away before it can be fsynced.
     #[test]
     fn a_folder_that_cannot_be_synced_is_an_error_and_the_file_stays() {
         let parent = tempfile::tempdir().unwrap();
@@ -196,7 +197,7 @@ mod tests {
         assert!(matches!(other, Err(IoError { operation: "link", .. })), "{other:?}");
     }
 
-    /// Comparing with it would never end, or read what is not published here.
+    /// A comparison would never end, or read a file that was not published here.
     #[test]
     fn a_fifo_or_a_link_at_the_name_is_an_error() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Reasons of refusals that the error itself does not contain: on network file systems the owner of
-//! a folder and the user as the server sees it decide.
+//! Reasons for refusals that the error does not contain: on network file systems, access depends on
+//! the owner of a folder and on the user as the server sees it.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -29,7 +29,7 @@ pub(super) fn reason(path: &Path, operation: &str, error: &io::Error) -> String 
 
 /// Owner of the file or folder whose permissions decide, and the user of this process.
 fn denied(path: &Path, operation: &str) -> Option<String> {
-    // The names in a folder are the folder's matter.
+    // Changes of names in a folder need permissions of the folder.
     let is_of_folder = ["create", "rename", "replace", "link", "unlink", "remove"]
         .iter()
         .any(|it| operation.starts_with(it));
@@ -51,7 +51,7 @@ fn denied(path: &Path, operation: &str) -> Option<String> {
     Some(text)
 }
 
-/// The path, which for a relative one may end at the present folder.
+/// Returns the path, or `.` for the empty ancestor of a relative path.
 fn named(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
@@ -79,7 +79,7 @@ mod tests {
         assert!(found.contains(&format!(", mode 0750, this process is uid {own}")), "{found}");
     }
 
-    /// To create or remove a file is a matter of its folder, to read it one of its own.
+    /// Creating or removing a file depends on its folder, reading it on the file itself.
     #[test]
     fn what_decides_is_named() {
         let folder = tempfile::tempdir().unwrap();

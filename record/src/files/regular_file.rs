@@ -1,13 +1,13 @@
 //! Opening and creating regular files: the files of a run, of a checkpoint and of a cache.
 //!
-//! Others may be allowed to write to the folder. A symbolic link at the name of a file is never
-//! followed, as it may lead to any file of the user, and a FIFO, socket, device or folder is an
+//! Other users may be allowed to write to the folder. A symbolic link at the name of a file is
+//! never followed, as it may lead to any file of the user. A FIFO, socket, device or folder is an
 //! error at once instead of a read that never ends. Such an error has the kind
-//! [`InvalidData`](ErrorKind::InvalidData): where an older file would do, the caller takes that.
+//! [`InvalidData`](ErrorKind::InvalidData): a caller with an older file falls back to that.
 //!
-//! Only the last part of a path is checked: a folder may be a link to another disk. What a user
-//! names on the command line (`report --html`, `launch --log`, token files, a configuration) may be
-//! a link or a pipe, and is opened with [`std::fs`] or [`read_named`].
+//! Only the last part of a path is checked: a folder may be a link to another disk. A path from the
+//! command line (`report --html`, `launch --log`, token files, a configuration) may be a link or a
+//! pipe, and is opened with [`std::fs`] or [`read_named`].
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -18,16 +18,16 @@ use rustix::fs::OFlags;
 
 use super::IoError;
 
-/// Who may use a new file, before the umask is applied.
+/// Permissions of a new file, before the umask is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The user alone: 0600, what other users could forge.
+    /// The user alone: 0600. Files that other users could forge.
     Owner,
     /// The user, and the group for reading: 0640, folders 0750. Files of a run, which hold host
     /// names, paths and settings.
     Run,
-    /// Whomever the umask allows: 0666, folders 0777. Output that a user asked for, and what
-    /// several users share.
+    /// Everyone whom the umask allows: 0666, folders 0777. Output that a user asked for, and files
+    /// that several users share.
     Umask,
 }
 
@@ -59,10 +59,10 @@ pub fn open_to_read(path: &Path) -> Result<File, IoError> {
     open(File::options().read(true), path)
 }
 
-/// Opens an existing file for writing, with its content.
+/// Opens an existing file for writing, and keeps its content.
 ///
 /// # Errors
-/// As [`open_to_read`].
+/// Same errors as [`open_to_read`].
 pub fn open_to_write(path: &Path) -> Result<File, IoError> {
     open(File::options().write(true), path)
 }
@@ -78,13 +78,14 @@ pub fn open_to_append(path: &Path, mode: Mode) -> Result<File, IoError> {
 /// Creates a file that must not exist.
 ///
 /// # Errors
-/// When there is anything of this name, or it cannot be created.
+/// When the name exists already, or the file cannot be created.
 pub fn create_new(path: &Path, mode: Mode) -> Result<File, IoError> {
     let created = OpenOptions::new().write(true).create_new(true).mode(mode.file()).open(path);
     created.map_err(IoError::at(path, "create"))
 }
 
-/// Creates a file in place of any file or link of this name; whoever has that one open keeps it.
+/// Creates a file in place of any file or link of this name; processes that have the old file open
+/// keep it.
 ///
 /// # Errors
 /// When a folder has the name, the old file cannot be removed, or the new one cannot be created.
@@ -98,25 +99,26 @@ pub fn create_anew(path: &Path, mode: Mode) -> Result<File, IoError> {
     }
 }
 
-/// All bytes of a file of at most `bytes_max`.
+/// Reads a file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`open_to_read`], with [`InvalidData`](ErrorKind::InvalidData) also for a larger file, of
-/// which nothing is read.
+/// Same errors as [`open_to_read`], with [`InvalidData`](ErrorKind::InvalidData) also for a larger
+/// file, of which nothing is read.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, IoError> {
     let file = open_to_read(path)?;
     read_limited(&file, bytes_max).map_err(IoError::at(path, "read"))
 }
 
-/// [`read`] of a file in UTF-8.
+/// Reads a file of at most `bytes_max` bytes as UTF-8.
 ///
 /// # Errors
-/// As [`read`], with [`InvalidData`](ErrorKind::InvalidData) also for other bytes.
+/// Same errors as [`read`], with [`InvalidData`](ErrorKind::InvalidData) also for other bytes.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, IoError> {
     to_text(path, read(path, bytes_max)?)
 }
 
-/// All bytes of what a user has named, at most `bytes_max`: a file, a link to one, or a pipe.
+/// Reads a path that a user has named, of at most `bytes_max` bytes: a file, a link to one, or a
+/// pipe.
 ///
 /// # Errors
 /// When it cannot be read, or is larger.
@@ -125,10 +127,10 @@ pub fn read_named(path: &Path, bytes_max: u64) -> Result<Vec<u8>, IoError> {
     read_limited(&file, bytes_max).map_err(IoError::at(path, "read"))
 }
 
-/// [`read_named`] of UTF-8.
+/// Reads a path that a user has named as UTF-8, like [`read_named`].
 ///
 /// # Errors
-/// As [`read_named`], and for other bytes.
+/// Same errors as [`read_named`], and for other bytes.
 pub fn read_named_text(path: &Path, bytes_max: u64) -> Result<String, IoError> {
     to_text(path, read_named(path, bytes_max)?)
 }
@@ -150,13 +152,13 @@ fn to_text(path: &Path, bytes: Vec<u8>) -> Result<String, IoError> {
     })
 }
 
-/// The error of a file that is larger than any of its kind.
+/// Error of a file that exceeds the limit of its kind.
 fn too_large(found_bytes: u64, bytes_max: u64) -> io::Error {
     let text = format!("expected at most {bytes_max} bytes, found {found_bytes}");
     io::Error::new(ErrorKind::InvalidData, text)
 }
 
-/// The file may grow while it is read, and some file systems give no sizes.
+/// Reads up to a limit: the file may grow meanwhile, and some file systems report no sizes.
 fn read_limited(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let found = file.metadata()?.len();
     if found > bytes_max {
@@ -168,7 +170,7 @@ fn read_limited(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     if read > bytes_max { Err(too_large(read, bytes_max)) } else { Ok(bytes) }
 }
 
-/// `O_NONBLOCK` is for FIFOs, and changes nothing for regular files.
+/// Opens a regular file only. `O_NONBLOCK` is for FIFOs, and changes nothing for regular files.
 fn open(options: &mut OpenOptions, path: &Path) -> Result<File, IoError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
@@ -181,7 +183,7 @@ fn open(options: &mut OpenOptions, path: &Path) -> Result<File, IoError> {
     checked.map_err(IoError::at(path, "open"))
 }
 
-/// The error of what has this name, unless that is a regular file or nothing.
+/// Error for a name that exists and is not a regular file.
 fn describe(path: &Path) -> Option<io::Error> {
     let found = fs::symlink_metadata(path).ok()?.file_type();
     (!found.is_file()).then(|| not_regular(found))
@@ -198,7 +200,7 @@ fn not_regular(found: FileType) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("expected a regular file, it is {found}"))
 }
 
-/// Removes a file or a link; a folder stays.
+/// Removes a file or a link, but not a folder.
 fn remove(path: &Path) -> Result<(), IoError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {

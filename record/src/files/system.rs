@@ -1,19 +1,19 @@
-//! Small files of procfs and sysfs: what cannot be read is unknown.
+//! Small files of procfs and sysfs; values that cannot be read are unknown.
 
 use std::fs;
 use std::path::Path;
 
-/// The content of a file; empty where it cannot be read.
+/// Reads a file; empty if it cannot be read.
 pub fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The number that a file consists of.
+/// Reads the number that a file consists of.
 pub fn number(path: &Path) -> Option<f64> {
     text(path).trim().parse().ok()
 }
 
-/// The number behind the first word of a line, as in `throttled_usec 12`.
+/// Parses the number after the first word of a line, as in `throttled_usec 12`.
 pub fn number_of(text: &str, key: &str) -> Option<f64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut words = lines.find(|words| words.clone().next() == Some(key))?;

@@ -1,4 +1,4 @@
-//! Files under a temporary name, until a rename gives them their own.
+//! Files that keep a temporary name until they are renamed.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -15,19 +15,20 @@ pub fn temporary(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The temporary name of a file, with the identity of the file that this process has created
-/// under it. Dropped before the rename, the file is removed, as it may hold the last free blocks.
+/// The temporary name of a file, with the identity of the file that this process has created under
+/// it. If it is dropped before the rename, the file is removed, as it may hold the last free
+/// blocks.
 ///
-/// Another process may replace it: one that hung in a write to a network file system and should be
-/// dead, or whose successor took its place. What is at the name is then neither renamed, as it may
-/// be half-written, nor removed.
+/// Another process may replace the file: one that hung in a write to a network file system and
+/// should be dead, or whose successor took its place. The file at the name is then neither renamed,
+/// as it may be half-written, nor removed.
 #[derive(Debug)]
 pub(super) struct Temporary {
     pub(super) path: PathBuf,
     inode: Inode,
 }
 
-/// A file, whatever its name.
+/// Identity of a file, whatever its name.
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
     device: u64,
@@ -48,7 +49,7 @@ pub(super) struct Created {
 }
 
 impl Temporary {
-    /// Creates the temporary file of a path. One that a killed writer left is removed.
+    /// Creates the temporary file of a path. Replaces one that a killed writer left.
     pub(super) fn create(path: &Path, mode: Mode) -> Result<Created, IoError> {
         let path = temporary(path);
         let file = create_anew(&path, mode)?;
@@ -56,8 +57,8 @@ impl Temporary {
         Ok(Created { temporary: Self { path, inode: Inode::of(&metadata) }, file })
     }
 
-    /// Refuses another file than the open one at the temporary name. Some file systems number a
-    /// file anew once nobody has it open.
+    /// Fails if the temporary name holds another file than the open one. Some file systems renumber
+    /// a file once nobody has it open.
     pub(super) fn check(&self, file: &File) -> Result<(), IoError> {
         let is_own = || -> io::Result<bool> {
             let found = fs::symlink_metadata(&self.path)?;
@@ -70,7 +71,7 @@ impl Temporary {
         Err(IoError::at(&self.path, "rename")(replaced))
     }
 
-    /// Renames the file, whose content is durable, to its own path, durably.
+    /// Renames the file to its own path, durably. Its content must be durable already.
     pub(super) fn rename(self, path: &Path) -> Result<(), IoError> {
         rename(&self.path, path)?;
         sync_parent(path)

@@ -1,4 +1,4 @@
-//! What GPUs, hosts and ports did during an attempt.
+//! Summaries of GPUs, hosts and ports during an attempt.
 
 mod summary;
 

@@ -1,4 +1,4 @@
-//! Summaries of what the hardware did during an attempt.
+//! Summaries of the hardware during an attempt.
 
 use std::collections::BTreeMap;
 
@@ -6,37 +6,37 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A piece of hardware during an attempt, from its first step to its end. Quantities that it does
-/// not tell are left out.
+/// not report are left out.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareSummary {
-    /// How often it was read.
+    /// Number of readings.
     pub readings: u64,
-    /// From the first reading to the last.
+    /// Time from the first reading to the last.
     pub seconds: f64,
-    /// What goes up and down, by name.
+    /// Quantities that go up and down, by name.
     pub gauges: BTreeMap<String, Spread>,
-    /// What only grows, by name.
+    /// Quantities that only grow, by name.
     pub counters: BTreeMap<String, Increase>,
-    /// The course of some of it; `null` in large jobs.
+    /// Values of some quantities over time; `null` in large jobs.
     pub series: Option<Series>,
 }
 
-/// NVML's reasons for which clocks are held down that are not met in a healthy machine under load.
-/// A power cap is: large matrix products draw as much as they may.
+/// NVML throttle reasons that do not occur on a healthy machine under load. A power cap does: large
+/// matrix products draw as much power as they may.
 const ALARMING: [&str; 4] =
     ["hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"];
 
-/// Whether clocks should not be held down for the reason of this name.
+/// Returns whether throttling for the reason of this name is a fault.
 pub fn is_alarming(reason: &str) -> bool {
     ALARMING.contains(&reason)
 }
 
-/// A share of the time in which clocks were held down that counts.
+/// Smallest share of the time for which throttling counts.
 const HELD_DOWN_LEAST: f64 = 0.01;
 
 impl HardwareSummary {
-    /// Why the clocks of a GPU were held down that should not have been; `None` where that is not
-    /// known.
+    /// Returns the reasons for which a GPU was throttled and should not have been; `None` if
+    /// unknown.
     pub fn held_down(&self) -> Option<Vec<&str>> {
         let is_known = self.gauges.keys().any(|key| key.starts_with("throttled."));
         is_known.then(|| self.alarming_reasons())
@@ -48,7 +48,7 @@ impl HardwareSummary {
         reasons.filter(|reason| is_alarming(reason)).collect()
     }
 
-    /// How much a counter grew.
+    /// Returns the growth of a counter.
     pub fn grown(&self, name: &str) -> Option<f64> {
         Some(self.counters.get(name)?.total)
     }
@@ -63,47 +63,47 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// How much a counter grew.
+/// Growth of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Increase {
-    /// From the first reading to the last.
+    /// Growth from the first reading to the last.
     pub total: f64,
-    /// The same per second.
+    /// Growth per second.
     pub per_second: f64,
 }
 
 /// Values over time, at some of the readings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Series {
-    /// Since the first reading.
+    /// Seconds since the first reading.
     pub seconds: Vec<f64>,
-    /// By name: a gauge, or the growth of a counter per second since the entry before.
+    /// Values by name: a gauge, or the growth of a counter per second since the previous entry.
     pub values: BTreeMap<String, Vec<Option<f64>>>,
 }
 
 /// A port of an RDMA adapter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortSummary {
-    /// As in `mlx5_0/1`.
+    /// Name of the port, as in `mlx5_0/1`.
     pub port: String,
-    /// What it did.
+    /// Summary of the port's readings.
     #[serde(flatten)]
     pub summary: HardwareSummary,
 }
 
-/// What one rank has read.
+/// Hardware summaries of one rank.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RankHardware {
-    /// Its GPU.
+    /// Summary of its GPU.
     pub gpu: Option<HardwareSummary>,
-    /// Why its GPU could not be read.
+    /// Reason why its GPU could not be read.
     pub gpu_missing: Option<String>,
     /// Id of the machine, which ranks in several pods may share.
     pub machine: String,
-    /// Why the energy of its host is not known, although that counts it.
+    /// Reason why the energy of its host is unknown although the host counts it.
     pub energy_missing: Option<String>,
-    /// Of the first rank of a node.
+    /// Summary of the host, on the first rank of a node.
     pub host: Option<HardwareSummary>,
-    /// Ports of RDMA adapters, of the first rank of a node.
+    /// Ports of RDMA adapters, on the first rank of a node.
     pub ports: Vec<PortSummary>,
 }

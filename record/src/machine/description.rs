@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The machine under one rank. What could not be known is `None`.
+/// The machine of one rank; unknown values are `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// Host name.
@@ -24,12 +24,12 @@ pub struct Machine {
     pub cpu_cores: Option<usize>,
     /// Memory of the machine in bytes.
     pub memory_bytes: Option<u64>,
-    /// Instruction-set extensions by which kernels are chosen, sorted.
+    /// Instruction-set extensions that the choice of kernels depends on, sorted.
     pub instruction_sets: Vec<String>,
 }
 
-/// Properties of a node by name, as in `nic.mlx5_0.firmware`: those that could be read. The same on
-/// nodes that are alike, so nothing that only tells nodes apart is among them.
+/// Properties of a node that could be read, by name, as in `nic.mlx5_0.firmware`. They are equal on
+/// nodes that are alike: properties that only identify a node are not among them.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

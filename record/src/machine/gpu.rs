@@ -5,20 +5,20 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a device can do: 9.0 is Hopper.
+/// Compute capability of a device: 9.0 is Hopper.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct ComputeCapability {
-    /// The family.
+    /// Major number: the family.
     pub major: u32,
-    /// Within the family.
+    /// Minor number, within the family.
     pub minor: u32,
 }
 
 impl ComputeCapability {
-    /// What kernels are compiled for, as in `sm_90a`: from 9.0 on with the instructions that other
-    /// architectures lack.
+    /// Architecture that kernels are compiled for, as in `sm_90a`: from 9.0 on with the
+    /// instructions that other architectures lack.
     pub fn architecture(self) -> String {
         let specific = if self.major >= 9 { "a" } else { "" };
         format!("sm_{}{}{specific}", self.major, self.minor)
@@ -34,17 +34,17 @@ impl fmt::Display for ComputeCapability {
 /// One CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceProperties {
-    /// Its number in this process, which `CUDA_VISIBLE_DEVICES` changes.
+    /// Number of the device in this process, which `CUDA_VISIBLE_DEVICES` changes.
     pub ordinal: usize,
     /// Marketing name.
     pub name: String,
-    /// All of its memory.
+    /// Total memory.
     pub memory_bytes: u64,
-    /// What it can do.
+    /// Compute capability.
     pub compute_capability: ComputeCapability,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Where it is, as in `0000:3b:00.0`: the same in every process.
+    /// PCI address, as in `0000:3b:00.0`: equal in every process.
     pub pci_bus_id: String,
 }
 

@@ -7,7 +7,8 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Id of the running kernel, which differs between machines of one name. Empty where it is hidden.
+/// Boot id of the running kernel, which differs between machines of one name. Empty where it is
+/// hidden.
 pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()

@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 /// Versions of the libraries that this process has opened; `None` for others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Versions {
-    /// The newest CUDA that the driver can run.
+    /// Newest CUDA version that the driver supports.
     pub cuda_driver: Option<String>,
-    /// The driver's module in the kernel, as in `580.65.06`; what `nvidia-smi` calls its version.
+    /// Kernel module of the driver, as in `580.65.06`; the version that `nvidia-smi` shows.
     pub kernel_module: Option<String>,
-    /// The compiler of kernels.
+    /// NVRTC, the compiler of kernels.
     pub nvrtc: Option<String>,
-    /// Matmuls.
+    /// cuBLASLt, for matmuls.
     pub cublaslt: Option<String>,
-    /// Collectives.
+    /// NCCL, for collectives.
     pub nccl: Option<String>,
-    /// Attention.
+    /// cuDNN, for attention.
     pub cudnn: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Machines: hardware, software, and which nodes are alike.
+//! Machines: hardware, software, and groups of nodes that are alike.
 
 mod description;
 mod gpu;

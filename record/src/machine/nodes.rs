@@ -1,4 +1,4 @@
-//! The nodes of a job, by what they are.
+//! Nodes of a job, grouped by their properties.
 
 use super::description::NodeIdentity;
 use schemars::JsonSchema;
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 pub struct NodeGroup {
     /// Their hosts, in the order of their first ranks.
     pub hosts: Vec<String>,
-    /// What they are: firmware, kernel, drivers, libraries and settings, by name.
+    /// Their properties: firmware, kernel, drivers, libraries and settings, by name.
     pub identity: NodeIdentity,
 }
 
-/// What the first rank of a host has found.
+/// Properties of a node, read by the first rank of a host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Name of the host.
     pub host: String,
-    /// Its properties.
+    /// Properties of the host.
     pub identity: NodeIdentity,
 }
 

@@ -1,22 +1,22 @@
-//! Which ranks communicate over a network without GPUDirect RDMA.
+//! Ranks that communicate over a network without GPUDirect RDMA.
 
 use std::collections::BTreeMap;
 
 use super::transport::{Side, Transport};
 
-/// A rank that sends to, or receives from, at least one other over a network without GPUDirect RDMA
-/// at its own end.
+/// A rank that sends to, or receives from, at least one other rank over a network without GPUDirect
+/// RDMA at its own end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndWithoutGdr {
-    /// The rank whose end it is.
+    /// Rank of this end.
     pub rank: usize,
-    /// What it does without.
+    /// Direction without GPUDirect RDMA.
     pub side: Side,
-    /// Over which network, as in `NET/IB`.
+    /// Name of the network, as in `NET/IB`.
     pub network: String,
 }
 
-/// All such ends, in the order of ranks; none where GPUDirect RDMA is on in both directions of
+/// Returns all such ends, in the order of ranks; none if GPUDirect RDMA is on in both directions of
 /// every pair that needs it. A pair that is in no log is not among them.
 pub fn ends_without_gdr(transports: &[Transport]) -> Vec<EndWithoutGdr> {
     let mut ends = BTreeMap::new();

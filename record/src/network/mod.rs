@@ -1,4 +1,4 @@
-//! How ranks reach each other: transports, GPUDirect RDMA, and NICs.
+//! Connections between ranks: transports, GPUDirect RDMA, and NICs.
 
 mod gdr;
 mod nics;

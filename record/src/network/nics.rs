@@ -1,12 +1,12 @@
-//! NICs of ranks, as NCCL has logged them.
+//! NICs of ranks, as logged by NCCL.
 
 use std::collections::BTreeSet;
 
 use super::transport::Transport;
 use crate::sections::RankRecord;
 
-/// Names the NICs by which ranks really send and receive. Where NCCL has not logged any, or only
-/// their numbers, what is known of the system stays.
+/// Sets the NICs that ranks actually send and receive on. If NCCL has logged none, or only their
+/// numbers, the NICs found from the system stay.
 pub fn name_nics(ranks: &mut [RankRecord], transports: &[Transport]) {
     for rank in ranks {
         let sent = transports.iter().filter(|it| it.from == rank.rank);

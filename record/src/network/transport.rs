@@ -3,27 +3,27 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which end of a connection a line is about, and was logged by.
+/// End of a connection that a log line is about, and that logged it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// The sender's.
+    /// Sender's end.
     Send,
-    /// The receiver's.
+    /// Receiver's end.
     Receive,
 }
 
-/// How one rank sends to another, or how a switch sums what several ranks send to it.
+/// Transport from one rank to another, or to a switch that sums the data of several ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Transport {
-    /// The rank that sends.
+    /// Sending rank.
     pub from: usize,
-    /// The rank that receives; `null` is the switch, which also sends back to `from`.
+    /// Receiving rank; `null` is the switch, which also sends back to `from`.
     pub to: Option<usize>,
-    /// As the library names it: `P2P/CUMEM/read`, `SHM/direct`, `NET/IB`, and for a switch `NVLS`
-    /// or `COLLNET/SHARP`. Where channels differ, all of their names with ` + ` between them.
+    /// Name in the library: `P2P/CUMEM/read`, `SHM/direct`, `NET/IB`, and for a switch `NVLS` or
+    /// `COLLNET/SHARP`. If channels differ, all of their names joined with ` + `.
     pub name: String,
     /// Number of channels; 0 for NVLS, which logs none.
     pub channels: usize,
@@ -36,20 +36,22 @@ pub struct Transport {
 /// One end of the connections of a pair over a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkEnd {
-    /// Its NICs by name, or by number where the library does not name them; empty where this end
-    /// logged nothing.
+    /// NICs by name, or by number if the library does not name them; empty if this end logged
+    /// nothing.
     pub nics: Vec<String>,
-    /// Whether GPUDirect RDMA is on in every channel of the pair at this end. No evidence is no.
+    /// True if GPUDirect RDMA is on in every channel of the pair at this end; false without
+    /// evidence.
     pub gdr: bool,
 }
 
 impl Transport {
-    /// Whether it is over a network.
+    /// Returns whether the transport is over a network.
     pub fn is_network(&self) -> bool {
         self.send.is_some()
     }
 
-    /// Whether GPUDirect RDMA is on at both ends. Within a node it is not needed.
+    /// Returns whether GPUDirect RDMA is on at both ends. True within a node, where it is not
+    /// needed.
     pub fn has_gdr(&self) -> bool {
         [&self.send, &self.receive].into_iter().flatten().all(|end| end.gdr)
     }

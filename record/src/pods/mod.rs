@@ -1,5 +1,5 @@
-//! `attempts[].pods`: how long the pods of an attempt took to start, by their status: what
-//! `kubectl get pods -o json` prints, or `kubectl get mpijobs,pods -o json`.
+//! `attempts[].pods`: start times of the pods of an attempt, from their status in the output of
+//! `kubectl get pods -o json` or `kubectl get mpijobs,pods -o json`.
 //!
 //! Times of the API server have a resolution of one second.
 
@@ -14,13 +14,15 @@ use crate::limits::PODS_BYTES_MAX;
 use crate::text::in_user_words;
 use status::{Item, List, Time};
 
-/// The pods of a namespace, of any jobs, at some time.
+/// Snapshot of the pods of a namespace, of any jobs.
 #[derive(Debug)]
 pub struct PodList {
     items: Vec<Item>,
 }
 
 impl PodList {
+    /// Reads a list of pods.
+    ///
     /// # Errors
     /// A sentence about a file that is not a list of pods.
     pub fn read(file: &Path) -> Result<Self, String> {
@@ -36,16 +38,16 @@ impl PodList {
         Ok(Self { items })
     }
 
-    /// The only job that has pods here.
+    /// Returns the only job that has pods in the list.
     pub fn only_job(&self) -> Option<&str> {
         let jobs: BTreeSet<_> = self.items.iter().filter_map(Item::job_of_pod).collect();
         jobs.first().copied().filter(|_| jobs.len() == 1)
     }
 
-    /// Gives the attempts of a job that do not know the times of their pods those of the pods that
-    /// are here. A pod is of the first attempt that began after it had started: what replaces a
-    /// lost one is of the next. Those that had started by `since`, a Unix time in milliseconds, are
-    /// of earlier runs of the job.
+    /// Fills in the pod times of a job's attempts that lack them, from the pods in the list. A pod
+    /// belongs to the first attempt that began after the pod had started: the replacement of a lost
+    /// pod belongs to the next attempt. Pods that had started by `since`, a Unix time in
+    /// milliseconds, belong to earlier runs of the job.
     pub fn fill_in(&self, job: &str, attempts: &mut [Attempt], mut since: i64) {
         for attempt in attempts {
             let until = attempt.started_unix_ms.cast_signed();
@@ -56,7 +58,7 @@ impl PodList {
         }
     }
 
-    /// Of the pods of a job that started between these times, in milliseconds.
+    /// Times of the pods of a job that started between these Unix times in milliseconds.
     fn times(&self, job: &str, since: i64, until: i64) -> Option<PodTimes> {
         let is_within = |time: Time| (since..until).contains(&time.timestamp_millis());
         let is_own =
@@ -90,7 +92,7 @@ fn seconds(from: Option<Time>, to: Option<Time>) -> Option<f64> {
     (seconds >= 0.0).then_some(seconds) // else clocks differ
 }
 
-/// Unknown where it is of one of them.
+/// Longest part over all pods; `None` if it is unknown for one of them.
 fn longest(pods: &[&Item], part: impl Fn(&Item) -> Option<f64>) -> Option<f64> {
     let parts: Option<Vec<f64>> = pods.iter().map(|pod| part(pod)).collect();
     parts?.into_iter().reduce(f64::max)

@@ -1,18 +1,18 @@
-//! What `kubectl get ... -o json` tells of pods and jobs, as far as their start needs it.
+//! Output of `kubectl get ... -o json` for pods and jobs: the fields that their start times need.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, FixedOffset};
 use serde::Deserialize;
 
-/// The label with the name of a pod's job: of mpi-operator, and of Kubeflow's trainer.
+/// Labels with the name of a pod's job: of mpi-operator, and of Kubeflow's trainer.
 const JOB_NAMES: [&str; 2] = ["training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name"];
 
-/// The label with what a pod is in its job, of both.
+/// Labels with the role of a pod in its job, of both.
 const ROLES: [&str; 2] =
     ["training.kubeflow.org/job-role", "jobset.sigs.k8s.io/replicatedjob-name"];
 
-/// The annotation with the name of a pod's main container, which those that inject others set.
+/// Annotation with the name of a pod's main container, set by those that inject other containers.
 /// (kubernetes.io/docs/reference/labels-annotations-taints)
 const MAIN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
@@ -29,7 +29,7 @@ pub(super) struct List {
     pub(super) items: Vec<Item>,
 }
 
-/// A pod or a job; of others nothing is looked at.
+/// A pod or a job; other kinds are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Item {
     kind: String,
@@ -85,12 +85,12 @@ struct Started {
 }
 
 impl Item {
-    /// The job that it is a pod of.
+    /// Returns the job of this pod.
     pub(super) fn job_of_pod(&self) -> Option<&str> {
         if self.kind == "Pod" { self.label(JOB_NAMES) } else { None }
     }
 
-    /// Whether it is the job of this name.
+    /// Returns whether this is the job of this name.
     pub(super) fn is_job(&self, name: &str) -> bool {
         JOBS.contains(&self.kind.as_str()) && self.metadata.name == name
     }
@@ -107,21 +107,21 @@ impl Item {
         self.metadata.creation_timestamp
     }
 
-    /// When a condition came true, if it still is.
+    /// Time at which a condition became true, if it still is.
     pub(super) fn when(&self, kind: &str) -> Option<Time> {
         let mut conditions = self.status.conditions.iter();
         let condition = conditions.find(|it| it.kind == kind && it.status == "True")?;
         condition.last_transition_time
     }
 
-    /// When our container of a pod began to run.
+    /// Start time of our container in a pod.
     pub(super) fn started(&self) -> Option<Time> {
         let state = &self.container()?.state;
         state.running.as_ref().or(state.terminated.as_ref())?.started_at
     }
 
-    /// Ours, which a service mesh or a storage driver may have put others beside: the one that is
-    /// marked as such, or has a name of ours, or is alone.
+    /// Returns our container, to which a service mesh or a storage driver may have added others:
+    /// the annotated one, else one with a name of ours, else the only one.
     fn container(&self) -> Option<&Container> {
         let all = &self.status.container_statuses;
         let main = self.metadata.annotations.get(MAIN_CONTAINER);

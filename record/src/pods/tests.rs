@@ -1,4 +1,4 @@
-//! Which pods are of which attempt, and what their conditions say.
+//! Tests of the assignment of pods to attempts, and of their conditions.
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,14 @@ use crate::fixtures::finished;
 /// 2026-11-25 02:00 UTC.
 const BEGAN_UNIX_MS: u64 = 1_795_572_000_000;
 
-/// As the API server says it.
+/// Formats a time like the API server.
 fn at(seconds: u64) -> String {
     let unix_ms = (BEGAN_UNIX_MS + 1000 * seconds).cast_signed();
     chrono::DateTime::from_timestamp_millis(unix_ms).unwrap().to_rfc3339()
 }
 
-/// A pod that was created, had a node, a sandbox and a running container, and was ready then.
+/// A pod that was created, had a node, a sandbox and a running container, and was ready at these
+/// times.
 fn pod(role: &str, [created, scheduled, sandbox, started, ready]: [u64; 5]) -> Value {
     let condition = |kind: &str, seconds| {
         let since = at(seconds);
@@ -55,7 +56,7 @@ fn list(items: &[Value]) -> PodList {
     PodList { items }
 }
 
-/// Those of two attempts that began after 100 and 320 seconds.
+/// Pod times of two attempts that began after 100 and 320 seconds.
 fn filled_in(items: &[Value]) -> [Option<PodTimes>; 2] {
     let mut attempts = finished().attempts;
     for (attempt, seconds) in attempts.iter_mut().zip([100, 320]) {

@@ -9,25 +9,25 @@ use crate::phase::PhaseTimes;
 /// Consecutive steps of one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepBlock {
-    /// The attempt that made them.
+    /// Attempt that made the steps.
     pub attempt: u32,
-    /// Number of the first one.
+    /// Number of the first step.
     pub first_step: u64,
-    /// How many.
+    /// Number of steps.
     pub steps: u64,
     /// Mean training loss in nats per token; `null` if one was not finite.
     pub loss: Option<f64>,
-    /// The last held-out loss among them, if there was one.
+    /// Last held-out loss among the steps, if there was one.
     pub evaluation_loss: Option<f64>,
     /// Mean of the gradient norm before clipping; `null` if one was not finite.
     pub gradient_norm: Option<f64>,
-    /// The last norm of the parameters among them, if it was computed.
+    /// Last norm of the parameters among the steps, if it was computed.
     #[serde(default)]
     pub parameter_norm: Option<f64>,
-    /// The last ratio of the norm of an update to that of the parameters, if it was computed.
+    /// Last ratio of the norm of an update to that of the parameters, if it was computed.
     #[serde(default)]
     pub update_ratio: Option<f64>,
-    /// The largest robust z-score of a loss among them; `null` if none has one.
+    /// Largest robust z-score of a loss among the steps; `null` if none has one.
     #[serde(default)]
     pub loss_z_max: Option<f64>,
     /// Sum of the tokens.
@@ -36,9 +36,9 @@ pub struct StepBlock {
     pub phases_ns: PhaseTimes,
     /// Sum of the nanoseconds in which at least one bucket was in flight.
     pub comm_total_ns: u64,
-    /// The part of it that was hidden behind computation.
+    /// Part of that sum that was hidden behind computation.
     pub comm_hidden_ns: u64,
-    /// Sum of the bytes that were communicated.
+    /// Sum of the communicated bytes.
     pub comm_bytes: u64,
     /// One of the steps, chosen without regard to its number: intervals of saves and evaluations
     /// are often powers of two, as blocks are.
@@ -46,7 +46,7 @@ pub struct StepBlock {
     pub typical: Option<Typical>,
 }
 
-/// The times of one step, for distributions.
+/// Times of one step, for distributions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Typical {
     step: u64,
@@ -59,7 +59,7 @@ pub struct Typical {
 }
 
 impl StepBlock {
-    /// A block of one step.
+    /// Creates a block of one step.
     pub(super) fn of(sample: &StepSample) -> Self {
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
         Self {
@@ -86,7 +86,7 @@ impl StepBlock {
         }
     }
 
-    /// Whether the next block belongs to the same block of `block_steps` steps.
+    /// Returns whether the next block belongs to the same block of `block_steps` steps.
     pub(super) fn continues(&self, next: &Self, block_steps: u64) -> bool {
         let number = |block: &Self| (block.first_step - 1) / block_steps;
         self.attempt == next.attempt && number(self) == number(next)
@@ -119,12 +119,12 @@ impl StepBlock {
         }
     }
 
-    /// Milliseconds of a step without checkpoints and evaluation, on average.
+    /// Mean milliseconds of a step, without checkpoints and evaluation.
     pub fn step_ms(&self) -> f64 {
         self.phases_ns.step_ns() as f64 / self.steps as f64 / 1e6
     }
 
-    /// Milliseconds of a step in which this rank did not wait for others, on average.
+    /// Mean milliseconds of a step in which this rank did not wait for other ranks.
     pub fn own_ms(&self) -> f64 {
         let own_ns = self.phases_ns.step_ns() - self.phases_ns.comm_exposed;
         own_ns as f64 / self.steps as f64 / 1e6

@@ -83,11 +83,11 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), IoError> {
     io::copy(&mut source, &mut copy).map(drop).map_err(IoError::at(to, "write"))
 }
 
-/// The steps in a rank's file, one by one, without a torn last line; none without a file.
+/// Returns the steps in a rank's file, one by one, without a torn last line; none without a file.
 ///
 /// # Errors
-/// [`Error::Io`]. Of a step, also [`Error::Malformed`] for a bad line that is not the last; nothing
-/// comes after it.
+/// [`Error::Io`]. A step may also be [`Error::Malformed`], for a bad line that is not the last; no
+/// step follows it.
 pub fn read_steps(path: &Path) -> Result<StepReader, Error> {
     let file = match regular_file::open_to_read(path) {
         Ok(file) => Some(BufReader::new(file)),
@@ -98,7 +98,8 @@ pub fn read_steps(path: &Path) -> Result<StepReader, Error> {
     Ok(StepReader { path, file, text: Vec::new(), line: 0, position_bytes: 0 })
 }
 
-/// A longer line is not a step: what a power failure leaves may be gigabytes of zeros.
+/// Maximum length of a line. A longer one is not a step: a power failure may leave gigabytes of
+/// zeros.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
 /// Reads a file of steps. See [`read_steps`].
@@ -152,7 +153,7 @@ impl Iterator for StepReader {
     }
 }
 
-/// Most bytes that are kept in memory until they are durable: some thousand steps.
+/// Maximum number of bytes that are kept in memory until they are durable: a few thousand steps.
 const UNSYNCED_BYTES_MAX: usize = 1 << 20;
 
 /// Appends steps; owned by the telemetry thread.
@@ -165,9 +166,9 @@ pub struct StepFile {
     file: File,
     /// Length of the durable part of the file.
     durable_bytes: u64,
-    /// The lines after it.
+    /// Lines after the durable part.
     unsynced: Vec<u8>,
-    /// Whether the file may lack some of these lines.
+    /// True if the file may lack some of these lines.
     is_behind: bool,
 }
 
@@ -198,7 +199,7 @@ impl StepFile {
         serde_json::to_writer(&mut self.unsynced, line).expect("plain data in memory");
         self.unsynced.push(b'\n');
         if self.is_behind {
-            // The error was returned before. Retry now and then: the next save may be far away.
+            // The error was returned before. Retry now and then, as the next save may be far away.
             let is_due = self.unsynced.len() / UNSYNCED_BYTES_MAX > start / UNSYNCED_BYTES_MAX;
             drop(is_due.then(|| self.sync()));
             return Ok(());
@@ -212,7 +213,7 @@ impl StepFile {
     /// Makes every step so far durable.
     ///
     /// # Errors
-    /// [`Error::Io`], also of a line before.
+    /// [`Error::Io`], also of an earlier line.
     pub fn sync(&mut self) -> Result<(), Error> {
         if self.is_behind {
             let truncated = self.file.set_len(self.durable_bytes);
@@ -233,7 +234,7 @@ impl StepFile {
 
 #[cfg(any(test, feature = "fixtures"))]
 impl StepFile {
-    /// Rank 0's file where nothing can be written.
+    /// Returns rank 0's file on a full disk.
     ///
     /// # Panics
     /// Without `/dev/full`.
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!(lines_of(&path).unwrap().len(), 2);
     }
 
-    /// A file of two steps, a damaged line, and two more.
+    /// A file of two steps, a damaged line, and two more steps.
     fn damaged(rank: usize) -> (tempfile::TempDir, PathBuf) {
         let (folder, path) = folder_with(rank, 2);
         let good = fs::read(&path).unwrap();

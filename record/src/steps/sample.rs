@@ -21,10 +21,10 @@ pub struct StepSample {
     /// Euclidean norm of the parameters that this step began with, in steps that compute it.
     #[serde(default)]
     pub parameter_norm: Option<f64>,
-    /// Norm of the update that made these parameters, by their norm, in the same steps.
+    /// Ratio of the norm of the update that made these parameters to their norm, in the same steps.
     #[serde(default)]
     pub update_ratio: Option<f64>,
-    /// Robust z-score of the loss among those before it; `null` in the first steps.
+    /// Robust z-score of the loss among earlier losses; `null` in the first steps.
     #[serde(default)]
     pub loss_z: Option<f64>,
     /// Learning rate of this step.
@@ -40,18 +40,19 @@ pub struct StepSample {
     pub comm_total_ns: u64,
     /// The part of `comm_total_ns` that was hidden behind computation.
     pub comm_hidden_ns: u64,
-    /// How long before the end of backward the first reduction was started; 0 if after it.
+    /// Nanoseconds from the start of the first reduction to the end of backward; 0 if it started
+    /// later.
     pub first_bucket_lead_ns: u64,
-    /// Bytes of the buffers that were communicated.
+    /// Bytes of the communicated buffers.
     pub comm_bytes: u64,
-    /// Nanoseconds of wall time since the end of the step before.
+    /// Nanoseconds of wall time since the end of the previous step.
     pub wall_ns: u64,
 }
 
-/// One line of `steps/rRRRRRR.jsonl`, and what `--log-format json` prints.
+/// One line of `steps/rRRRRRR.jsonl`, and of the output of `--log-format json`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepLine {
-    /// Unix time in milliseconds when the step ended, by the host's clock.
+    /// End of the step, Unix time in milliseconds by the host's clock.
     pub unix_ms: u64,
     /// Rank that writes the file.
     pub rank: usize,
@@ -61,13 +62,14 @@ pub struct StepLine {
 }
 
 impl StepLine {
-    /// A step of a rank, which has just ended.
+    /// Creates the line of a step that has just ended.
     pub fn now(rank: usize, sample: StepSample) -> Self {
         Self { unix_ms: unix_ms(), rank, sample }
     }
 }
 
-/// JSON cannot represent NaN and infinities; serde_json writes `null`.
+/// Reads a number, with `null` as NaN: JSON cannot represent NaN and infinities, for which
+/// serde_json writes `null`.
 fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }

@@ -14,20 +14,20 @@ use crate::error::Error;
 use crate::golden::{Golden, GoldenCheck, GoldenWatch};
 use crate::phase::PhaseTimes;
 
-/// Blocks that are kept; when there are more, neighbours are merged.
+/// Maximum number of blocks; beyond it, neighbours are merged.
 const BLOCKS_MAX: usize = 1 << 14;
 
 /// The steps of a run in order, across attempts.
 ///
-/// Sums are exact. Up to 16,384 steps, each is a block of its own; in longer runs a block
-/// stands for 2, 4, 8, ... steps, and distributions are those of one step of each.
+/// Sums are exact. Up to 16,384 steps, each step is a block of its own. In longer runs a block
+/// stands for 2, 4, 8, ... steps, and distributions are those of one step of each block.
 #[derive(Debug, Clone)]
 pub struct StepSeries {
     /// Number of ranks.
     pub world: usize,
-    /// Steps that were delayed because telemetry could not keep up.
+    /// Number of steps that were delayed because telemetry could not keep up.
     pub delayed_steps: u64,
-    /// Number of steps; fewer than the number of the last only if some were lost.
+    /// Number of steps; fewer than the number of the last step only if some were lost.
     pub recorded: u64,
     /// The first step.
     pub first: Option<StepSample>,
@@ -41,53 +41,53 @@ pub struct StepSeries {
     pub phases_ns: PhaseTimes,
     /// Nanoseconds of all steps.
     pub wall_ns: u64,
-    /// Over all steps of the last attempt that has any.
+    /// Times over all steps of the last attempt that has any.
     attempt_phases: PhaseTimes,
     target: Option<TargetLoss>,
-    /// The first step that reached the target, and the wall time of all steps with it.
+    /// First step that reached the target, with the wall time up to and including it.
     reached: Option<Reached>,
-    /// Compares losses with golden ones, where there are any.
+    /// Comparison of losses with golden ones, if there are any.
     golden: Option<GoldenWatch>,
-    /// Over the bits of every loss, in the order of steps.
+    /// Digest of the bits of every loss, in the order of steps.
     losses: blake3::Hasher,
     blocks: Vec<StepBlock>,
-    /// Steps of a whole block.
+    /// Number of steps of a whole block.
     block_steps: u64,
 }
 
-/// When the target loss was reached.
+/// Step and time at which the target loss was reached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reached {
-    /// The first step that reached it.
+    /// First step that reached it.
     pub step: u64,
-    /// Wall time of all steps up to this one and with it.
+    /// Wall time of all steps up to and including this one.
     pub seconds: f64,
 }
 
 /// The steps that count in the figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct MeasuredSteps<'series> {
-    /// In order, of one attempt.
+    /// Blocks of one attempt, in order.
     pub blocks: &'series [StepBlock],
-    /// Steps of the attempt before them.
+    /// Number of steps of the attempt before these blocks.
     pub warmup_steps: u64,
-    /// Whether step times were steady when they began.
+    /// True if step times were steady when these blocks began.
     pub is_steady: bool,
 }
 
-/// Milliseconds of a step in which a rank did not wait for others, on average over each of a few
+/// Mean milliseconds of a step in which a rank did not wait for other ranks, over each of a few
 /// blocks of steps of one attempt.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OwnTimes {
     /// Number of the first step of each block.
     pub first_steps: Vec<u64>,
-    /// Forward, backward, optimizer, data and `other`: without waiting for communication, and
-    /// without checkpoints and evaluation.
+    /// Time in forward, backward, optimizer, data and `other`: without waiting for communication,
+    /// and without checkpoints and evaluation.
     pub own_ms: Vec<f64>,
 }
 
 impl StepSeries {
-    /// No steps yet.
+    /// Creates a series without steps.
     pub fn new(world: usize, target: Option<TargetLoss>) -> Self {
         Self {
             world,
@@ -109,17 +109,17 @@ impl StepSeries {
         }
     }
 
-    /// The same, comparing losses with golden ones.
+    /// Adds a comparison of losses with golden ones.
     pub fn with_golden(self, golden: Option<Golden>) -> Self {
         Self { golden: golden.map(GoldenWatch::new), ..self }
     }
 
-    /// The loss to stop at.
+    /// Target loss to stop at.
     pub fn target(&self) -> Option<TargetLoss> {
         self.target
     }
 
-    /// How the losses compare with golden ones; `None` where there are none.
+    /// Comparison of the losses with golden ones; `None` without golden losses.
     pub fn golden_check(&self) -> Option<GoldenCheck> {
         self.golden.as_ref().map(GoldenWatch::check)
     }
@@ -127,7 +127,7 @@ impl StepSeries {
     /// Reads rank 0's steps from a run's folder.
     ///
     /// # Errors
-    /// As for [`read_steps`].
+    /// Same errors as [`read_steps`].
     pub fn read(dir: &Path, world: usize, target: Option<TargetLoss>) -> Result<Self, Error> {
         let mut series = Self::new(world, target);
         for line in read_steps(&steps_path(dir, 0))? {
@@ -150,7 +150,7 @@ impl StepSeries {
         self.last = Some(*sample);
         self.evaluation_loss_last = sample.evaluation_loss.or(self.evaluation_loss_last);
         if let Some(golden) = &mut self.golden {
-            // A miss is in the check; it is the training thread that ends the run.
+            // The check records a miss; the training thread ends the run.
             let _ = golden.observe(sample.step, sample.loss, std::iter::empty());
         }
         self.losses.update(&sample.loss.to_bits().to_le_bytes());
@@ -185,7 +185,7 @@ impl StepSeries {
         self.last.is_some_and(|last| last.attempt == attempt)
     }
 
-    /// When the target was reached.
+    /// Step and time at which the target was reached.
     pub fn reached(&self) -> Option<Reached> {
         self.reached
     }
@@ -195,14 +195,14 @@ impl StepSeries {
         self.losses.finalize()
     }
 
-    /// The blocks of the last attempt that has any, because earlier ones may have had another world
-    /// size or machine.
+    /// Blocks of the last attempt that has any: earlier attempts may have had another world size or
+    /// machine.
     pub fn last_attempt(&self) -> &[StepBlock] {
         let mut attempts = self.blocks.chunk_by(|left, right| left.attempt == right.attempt);
         attempts.next_back().unwrap_or_default()
     }
 
-    /// The measured steps: those of the last attempt, without its warm-up.
+    /// Measured steps: those of the last attempt, without its warm-up.
     pub fn measured(&self) -> MeasuredSteps<'_> {
         let blocks = self.last_attempt();
         let warmup = warmup_blocks(blocks);
@@ -213,13 +213,13 @@ impl StepSeries {
         }
     }
 
-    /// Whether the last step completes a batch of the rule for steady steps.
+    /// Returns whether the last step completes a batch of the rule for steady steps.
     pub fn completes_batch(&self) -> bool {
         completes_batch(self.last_attempt())
     }
 
-    /// Whether so many steady steps are measured, now and also after a few more steps: it says so
-    /// only when a batch of the rule is complete, and the next one only begins.
+    /// Returns whether `wanted` steady steps are measured, now and also after a few more steps.
+    /// True only when a batch of the rule is complete and the next one just begins.
     pub fn will_have_measured(&self, wanted: u64) -> bool {
         if !self.completes_batch() {
             return false;
@@ -228,15 +228,15 @@ impl StepSeries {
         is_steady && blocks.iter().map(|block| block.steps).sum::<u64>() >= wanted
     }
 
-    /// All steps in at most about `count` blocks; more only where there are as many attempts.
+    /// Returns all steps in at most about `count` blocks; more only if there are as many attempts.
     pub fn summarized(&self, count: usize) -> Vec<StepBlock> {
         let mut blocks = summarized(&self.blocks, self.block_steps, count);
         blocks.iter_mut().for_each(|block| block.typical = None);
         blocks
     }
 
-    /// What the attempt's steps took on this rank, in at most about so many blocks; the same steps
-    /// in each as on the other ranks.
+    /// Own times of the attempt's steps on this rank, in at most about `blocks_max` blocks, each
+    /// with the same steps as on the other ranks.
     pub fn own_times(&self, attempt: u32, blocks_max: usize) -> OwnTimes {
         let blocks = self.last_attempt();
         let blocks = if self.has_steps_of(attempt) { blocks } else { &[] };
@@ -248,7 +248,7 @@ impl StepSeries {
     }
 }
 
-/// Merges neighbours until there are at most `count`, or nothing is left to be merged.
+/// Merges neighbours until there are at most `count` blocks, or nothing is left to merge.
 fn summarized(blocks: &[StepBlock], mut block_steps: u64, count: usize) -> Vec<StepBlock> {
     let mut blocks = blocks.to_vec();
     let last = blocks.last().map_or(0, |block| block.first_step);
@@ -259,7 +259,7 @@ fn summarized(blocks: &[StepBlock], mut block_steps: u64, count: usize) -> Vec<S
     blocks
 }
 
-/// Merges neighbours into blocks of so many steps.
+/// Merges neighbours into blocks of `block_steps` steps.
 fn merge(blocks: &mut Vec<StepBlock>, block_steps: u64) {
     let mut merged: Vec<StepBlock> = Vec::with_capacity(blocks.len() / 2 + 1);
     for block in blocks.drain(..) {

@@ -1,36 +1,36 @@
-//! Where the warm-up of an attempt ends: detected, not assumed.
+//! Detection of the end of an attempt's warm-up.
 
 use super::block::StepBlock;
 use crate::statistics::percentile;
 
-/// Steps at the start of an attempt that are never measured, because caches, page tables and
-/// connections are still cold.
+/// Number of steps at the start of an attempt that are never measured, because caches, page tables
+/// and connections are still cold.
 const WARMUP_STEPS_MIN: u64 = 2;
 
-/// Blocks of a batch.
+/// Number of blocks of a batch.
 const BATCH: usize = 5;
 
-/// With fewer batches than this nothing can be said about a trend.
+/// Smallest number of batches that can show a trend.
 const BATCHES_MIN: usize = 8;
 
-/// Step times have not settled if those of both halves differ by more.
+/// Largest relative difference of both halves at which step times count as settled.
 const DRIFT_MAX: f64 = 0.05;
 
 /// The blocks of an attempt before its steady state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Warmup {
     pub(super) blocks: usize,
-    /// Whether step times settle in the first half of the attempt.
+    /// True if step times settle in the first half of the attempt.
     pub(super) is_steady: bool,
 }
 
-/// The first 2 steps, if there are more than 4, and as many more as minimise the standard error of
-/// the mean of the rest: the rule MSER-5 of K. P. White, M. J. Cobb and S. C. Spratt, "A comparison
-/// of five steady-state truncation heuristics for simulation" (2000), on medians of batches of 5,
-/// so that one late outlier does not count as a warm-up. A minimum in the last quarter of the half
-/// that may be dropped says that step times have not settled: then only the first 2 steps are. The
-/// rule cannot see a warm-up of more than half, nor a drift: so both halves of the rest have to
-/// take the same time, too.
+/// Finds the warm-up: the first 2 steps, if there are more than 4, and as many more as minimise the
+/// standard error of the mean of the rest. This is the rule MSER-5 of K. P. White, M. J. Cobb and
+/// S. C. Spratt, "A comparison of five steady-state truncation heuristics for simulation" (2000),
+/// on medians of batches of 5, so that one late outlier does not count as a warm-up. A minimum in
+/// the last quarter of the half that may be dropped shows that step times have not settled: then
+/// only the first 2 steps are dropped. The rule cannot detect a warm-up of more than half, nor a
+/// drift, so both halves of the rest must take the same time, too.
 pub(super) fn warmup_blocks(blocks: &[StepBlock]) -> Warmup {
     let steps: u64 = blocks.iter().map(|block| block.steps).sum();
     if steps <= 2 * WARMUP_STEPS_MIN {
@@ -52,19 +52,20 @@ pub(super) fn warmup_blocks(blocks: &[StepBlock]) -> Warmup {
     Warmup { blocks: cold + truncated * BATCH, is_steady }
 }
 
-/// By how much the medians of both halves differ, relative to that of the first.
+/// Difference of the medians of both halves, relative to that of the first.
 fn halves_differ(batches: &[f64]) -> f64 {
     let (first, second) = batches.split_at(batches.len() / 2);
     let before = median(first);
     (median(second) - before).abs() / before
 }
 
-/// Whether the last batch is complete, so that the warm-up stays the same until the next one is.
+/// Returns whether the last batch is complete, so that the warm-up stays the same until the next
+/// batch is.
 pub(super) fn completes_batch(blocks: &[StepBlock]) -> bool {
     blocks.len() > cold_blocks(blocks) && (blocks.len() - cold_blocks(blocks)).is_multiple_of(BATCH)
 }
 
-/// The blocks that are never measured.
+/// Number of blocks that are never measured.
 fn cold_blocks(blocks: &[StepBlock]) -> usize {
     blocks.partition_point(|block| block.first_step < blocks[0].first_step + WARMUP_STEPS_MIN)
 }
@@ -80,7 +81,7 @@ fn median(times: &[f64]) -> f64 {
     percentile(&sorted, 50.0).expect("a batch")
 }
 
-/// The square of the standard error of the mean.
+/// Square of the standard error of the mean.
 fn squared_error(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
     use crate::fixtures::sample;
 
-    /// Steps of so many milliseconds.
+    /// Blocks of one step each, which take these milliseconds.
     fn blocks(times: impl IntoIterator<Item = f64>) -> Vec<StepBlock> {
         let block = |(step, ms): (u64, f64)| {
             let mut sample = sample(1, step);

@@ -1,24 +1,24 @@
-//! When enough steady steps are measured.
+//! Detection of enough measured steady steps.
 
 use super::sample::StepSample;
 use super::series::StepSeries;
 
-/// Counts the measured steps of an attempt, on rank 0: other ranks do not know the step times that
-/// the record is of, and learn from its vote that the next step is the last.
+/// Counts the measured steps of an attempt, on rank 0: other ranks do not know the step times of
+/// the record, and learn from its vote that the next step is the last.
 #[derive(Debug)]
 pub struct SteadyWatch {
     wanted: u64,
     series: StepSeries,
-    /// Steps from which on it looks again: the rule takes longer, the more steps there are.
+    /// Number of steps at which the rule is next applied: it takes longer the more steps there are.
     next_look: u64,
     is_done: bool,
 }
 
-/// It looks again when there are so many more steps, as a share of those that there are.
+/// Divisor: the rule is applied again after this fraction of the current number of steps.
 const STEPS_PER_LOOK: u64 = 16;
 
 impl SteadyWatch {
-    /// Waits for so many steps.
+    /// Creates a watch that waits for `wanted` measured steps.
     pub fn new(wanted: u64, world: usize) -> Self {
         let series = StepSeries::new(world, None);
         Self { wanted, series, next_look: wanted, is_done: false }
@@ -34,7 +34,7 @@ impl SteadyWatch {
         }
     }
 
-    /// Whether one more step is enough.
+    /// Returns whether one more step is enough.
     pub fn is_done(&self) -> bool {
         self.is_done
     }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A loss to stop at.
+/// Target loss to stop at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TargetLoss {
-    /// Nats per token.
+    /// Loss in nats per token.
     pub nats: f64,
-    /// Whether it is a held-out loss, because the run evaluates, and not the loss of a step.
+    /// True for a held-out loss, as the run evaluates; false for the loss of a step.
     pub is_held_out: bool,
 }
 
@@ -19,7 +19,8 @@ impl fmt::Display for TargetLoss {
 }
 
 impl TargetLoss {
-    /// Whether a step reaches it, given its loss and the held-out loss if that was evaluated.
+    /// Returns whether a step reaches the target, given its loss and the held-out loss if that was
+    /// evaluated.
     pub fn is_reached(self, loss: f64, evaluation_loss: Option<f64>) -> bool {
         let loss = if self.is_held_out { evaluation_loss } else { Some(loss) };
         loss.is_some_and(|loss| loss <= self.nats)

@@ -8,16 +8,16 @@ use std::time::Duration;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;
 
-/// Units and their length in seconds. `ms` comes before the `m` and the `s` it ends with.
+/// Units and their length in seconds. `ms` precedes `s`, the unit that it ends with.
 const UNITS: [(&str, f64); 4] = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
 /// Longest duration: a year. Clocks overflow far above it.
 const MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Reads a number and its unit.
+/// Parses a number and its unit.
 ///
 /// # Errors
-/// Says what was expected instead.
+/// A text with the expected format.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let expected = || format!("{text:?}: expected a duration such as 90s, 5m, 1.5h or 250ms");
     let (number, unit) = UNITS
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
         .ok_or_else(expected)?;
     let number = number.trim_end();
-    // Neither a sign nor an exponent, nor `inf` and `nan`, which are numbers to `f64`.
+    // Refuse a sign, an exponent, `inf` and `nan`, which `f64` would accept.
     if !number.starts_with(|c: char| c.is_ascii_digit())
         || !number.chars().all(|c| c.is_ascii_digit() || c == '.')
     {
@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?}: expected at most a year, 8784h"))
 }
 
-/// The same duration in the largest unit that has a whole number of it; [`parse`] reads it back.
+/// Formats a duration in the largest unit of which it is a whole number; [`parse`] reads it back.
 pub fn format(duration: Duration) -> String {
     let nanoseconds = duration.as_nanos();
     for (unit, length) in [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000)] {
@@ -49,7 +49,7 @@ pub fn format(duration: Duration) -> String {
     if nanoseconds == 0 { "0s".to_owned() } else { format!("{}ms", nanoseconds as f64 / 1e6) }
 }
 
-/// For `#[serde(with)]`.
+/// Serializes a duration, for `#[serde(with)]`.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -57,10 +57,10 @@ pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S:
     serializer.serialize_str(&format(*duration))
 }
 
-/// For `#[serde(with)]`.
+/// Deserializes a duration, for `#[serde(with)]`.
 ///
 /// # Errors
-/// For what is no duration.
+/// For a text that is no duration.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     deserializer.deserialize_str(Text)
 }
@@ -79,14 +79,14 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// For `#[serde(with)]` on an `Option`, with `default`.
+/// Functions for `#[serde(with)]` on an `Option`, with `default`.
 pub mod optional {
     use std::time::Duration;
 
     use serde::de::Deserializer;
     use serde::ser::Serializer;
 
-    /// Writes it, or nothing.
+    /// Serializes a duration, or none.
     ///
     /// # Errors
     /// Those of the serializer.
@@ -101,10 +101,10 @@ pub mod optional {
         }
     }
 
-    /// Reads one that is there.
+    /// Deserializes a duration that is present.
     ///
     /// # Errors
-    /// For what is no duration.
+    /// For a text that is no duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {

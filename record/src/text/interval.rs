@@ -1,4 +1,4 @@
-//! How often something happens: `50steps`, `5m`, `auto` or `never`.
+//! Intervals between events: `50steps`, `5m`, `auto` or `never`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use super::duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "toml::Value")]
 pub enum Interval {
-    /// Not at all.
+    /// Never.
     #[default]
     Never,
-    /// After each multiple of this many steps; not 0.
+    /// Steps: after each multiple of this number; not 0.
     Steps(u64),
-    /// After the first step that ends this long after the last time; not 0.
+    /// Time: after the first step that ends this long after the last event; not 0.
     Time(Duration),
-    /// After a time that is calculated from what a save costs and how often the job fails.
+    /// Calculated time, from the cost of a save and the failure rate of the job.
     Auto,
 }
 

@@ -1,4 +1,4 @@
-//! Text for people: numbers, times, terminals, and what must not be shown.
+//! Text for people: numbers, times, terminals, and redaction of secrets.
 
 mod count;
 pub mod duration;

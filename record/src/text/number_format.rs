@@ -2,7 +2,7 @@
 
 pub use super::count::count;
 
-/// A rate in at most six characters: `98765`, `1235k`, `12.3M`.
+/// Formats a rate in at most six characters: `98765`, `1235k`, `12.3M`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         value if value < 99_999.5 => format!("{value:.0}"),
@@ -12,7 +12,7 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// A whole number with a comma between thousands.
+/// Formats a whole number with a comma between thousands.
 pub fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
@@ -25,7 +25,7 @@ pub fn thousands(value: f64) -> String {
     text
 }
 
-/// A time in milliseconds with about four digits.
+/// Formats a time in milliseconds with about four digits.
 pub fn milliseconds(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.3}"),
@@ -35,18 +35,18 @@ pub fn milliseconds(value: f64) -> String {
     }
 }
 
-/// A share of 1 as a percentage.
+/// Formats a share of 1 as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
 
-/// A share of 1 as a bar of at most `width` characters; a small share is shown as `.`.
+/// Formats a share of 1 as a bar of at most `width` characters; a small share is shown as `.`.
 pub fn bar(share: f64, width: usize) -> String {
     let length = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
     if length == 0 && share > 0.001 { ".".to_owned() } else { "#".repeat(length) }
 }
 
-/// A quantity with a decimal prefix: `1.23 GB/s` for 1.23e9 and `B/s`.
+/// Formats a quantity with a decimal prefix: `1.23 GB/s` for 1.23e9 and `B/s`.
 pub fn scaled(value: f64, unit: &str) -> String {
     let prefixes = ["", "k", "M", "G", "T", "P"];
     let mut scaled = value;
@@ -64,7 +64,7 @@ pub fn scaled(value: f64, unit: &str) -> String {
     format!("{scaled:.decimals$} {}{unit}", prefixes[index])
 }
 
-/// A number of bytes in MiB or, from one on, in GiB: `1,234.50 GiB`.
+/// Formats a number of bytes in MiB or, from 1 GiB on, in GiB: `1,234.50 GiB`.
 pub fn binary(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     if mebibytes < 1024.0 {

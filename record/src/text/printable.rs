@@ -1,10 +1,10 @@
-//! Text for a terminal: whatever a file or another host has put into it, it only prints.
+//! Text that is safe to print on a terminal, whatever a file or another host has put into it.
 
 use std::borrow::Cow;
 
-/// A text whose control characters are escaped, except line breaks and tabs: they could move the
-/// cursor, change the clipboard, or hide what follows. So are those that change the direction of
-/// writing.
+/// Escapes the control characters of a text, except line breaks and tabs: they could move the
+/// cursor, change the clipboard, or hide what follows. Also escapes characters that change the
+/// direction of writing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);

@@ -1,10 +1,10 @@
-//! Secrets in URLs: users, passwords and queries, none of which is ever shown.
+//! Redaction of secrets in URLs: users, passwords and queries, none of which is ever shown.
 
-/// Text in the place of a secret.
+/// Text in place of a secret.
 const MASK: &str = "***";
 
-/// A text with every URL in it as it may be shown: `http://user:password@host/path?sig=signature`
-/// becomes `http://***@host/path?***`.
+/// Redacts every URL in a text: `http://user:password@host/path?sig=signature` becomes
+/// `http://***@host/path?***`.
 pub fn redacted(text: &str) -> String {
     let words = text.split_inclusive(char::is_whitespace);
     words.map(|word| redacted_word(word).unwrap_or_else(|| word.to_owned())).collect()
@@ -15,7 +15,7 @@ pub fn is_redacted(url: &str) -> bool {
     url.contains(MASK) && redacted(url) == url
 }
 
-/// A word that is, or contains, a URL with a secret.
+/// Redacts a word that is, or contains, a URL; `None` for any other word.
 fn redacted_word(word: &str) -> Option<String> {
     let (scheme, rest) = word.split_once("://")?;
     let start = user_end(scheme, rest);
@@ -30,8 +30,9 @@ fn redacted_word(word: &str) -> Option<String> {
     Some(format!("{scheme}://{user}{place}{query}"))
 }
 
-/// Where a user and a password end. Of the web's URLs that is the last `@`: a password may have
-/// characters that belong elsewhere. In those of object stores names have that character too.
+/// Returns the end of user and password. In URLs of the web that is the last `@`, as a password may
+/// have characters that belong elsewhere. In URLs of object stores, names may have that character
+/// too.
 fn user_end(scheme: &str, rest: &str) -> usize {
     let is_web = scheme.ends_with("http") || scheme.ends_with("https");
     let authority = if is_web { rest } else { rest.split('/').next().unwrap_or_default() };

@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::redaction::{is_redacted, redacted};
 
-/// A URL or a folder. It is printed and stored without its user, password and query, so what was
-/// stored cannot be used again where it had one: see [`SecretUrl::is_redacted`].
+/// A URL or a folder. It is printed and stored without its user, password and query, so a stored
+/// address that had one cannot be used again: see [`SecretUrl::is_redacted`].
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// The whole address, for a connection only.
+    /// Returns the whole address, for a connection only.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Whether none is configured.
+    /// Returns whether no address is configured.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it has a part that is not shown.
+    /// Returns whether the address has a part that is not shown.
     pub fn has_secret(&self) -> bool {
         self.is_redacted() || redacted(&self.0) != self.0
     }
 
-    /// Whether it was read from where it had been stored without its secret.
+    /// Returns whether the address was stored without its secret and read back.
     pub fn is_redacted(&self) -> bool {
         is_redacted(&self.0)
     }

@@ -1,4 +1,4 @@
-//! The user's words for what serde and clap say of a value in those of Rust.
+//! Translation of the messages of serde and clap about a value, from Rust's words into the user's.
 
 /// Rewrites the message of a value of the wrong type or out of its range, or of an unknown or
 /// missing key.
@@ -6,7 +6,7 @@ pub fn in_user_words(message: &str) -> String {
     let typed =
         ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
     if let Some((found, expected)) = typed.and_then(|typed| typed.rsplit_once(", expected ")) {
-        // What serde_json appends.
+        // The location that serde_json appends.
         let (expected, location) =
             expected.find(" at line ").map_or((expected, ""), |at| expected.split_at(at));
         return format!(
@@ -76,14 +76,15 @@ fn found_words(found: &str) -> String {
     }
 }
 
-/// Whether TOML takes a whole number for text because it has too many digits.
+/// Returns whether a text is a whole number that TOML takes for text because it has too many
+/// digits.
 fn is_large_number(text: &str) -> bool {
     let digits = text.trim_start_matches('-');
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number && text.parse::<i64>().is_err()
 }
 
-/// The range of a flag's number, of which clap says that the number is not in it.
+/// Rewrites the range in clap's message about a flag's number that is not in it.
 fn range_words(range: &str) -> Option<String> {
     let (least, most) = range.split_once("..")?;
     let most = most.trim_start_matches('=');

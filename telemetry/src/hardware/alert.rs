@@ -1,4 +1,4 @@
-//! What is alarming about the GPU of a rank, on its way to the other ranks with the rank's vote.
+//! Alerts about the GPU of a rank, which the other ranks receive with the rank's vote.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -7,33 +7,33 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::{gpu, xid};
 use record::RankRecord;
 
-/// Numbers of an alert in a vote.
+/// Number of fields of an alert in a vote.
 pub const ALERT_FIELDS: usize = 4;
 
-/// What a rank says of its GPU; all zero if nothing is alarming or known.
+/// Alert of a rank about its GPU; all zero if nothing is alarming or known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Alert {
-    /// NVML's bits of reasons for which clocks are held down, of those that should not be.
+    /// NVML bits of the throttle reasons that should not occur.
     pub throttled: u64,
-    /// XID errors since the attempt started.
+    /// Number of XID errors since the attempt started.
     pub xid_errors: u32,
-    /// The newest of them.
+    /// Newest XID error.
     pub last_xid: u32,
-    /// Uncorrected ECC errors since the attempt started.
+    /// Number of uncorrected ECC errors since the attempt started.
     pub uncorrected_errors: u64,
 }
 
 impl Alert {
-    /// Nothing is alarming.
+    /// Alert with nothing alarming.
     pub const NONE: Self = Self { throttled: 0, xid_errors: 0, last_xid: 0, uncorrected_errors: 0 };
 
-    /// As numbers, for other ranks: all are far below 2^53.
+    /// Encodes the alert as numbers, for other ranks: all are far below 2^53.
     pub fn encode(&self) -> [f64; ALERT_FIELDS] {
         let Self { throttled, xid_errors, last_xid, uncorrected_errors } = *self;
         [throttled as f64, f64::from(xid_errors), f64::from(last_xid), uncorrected_errors as f64]
     }
 
-    /// From the numbers of another rank.
+    /// Decodes the numbers of another rank.
     pub fn decode(fields: &[f64]) -> Self {
         Self {
             throttled: fields[0] as u64,
@@ -43,18 +43,18 @@ impl Alert {
         }
     }
 
-    /// The last XID error of this rank's GPU, for a failure of the device itself.
+    /// Describes the last XID error of this rank's GPU, to explain a failure of the device itself.
     pub fn explanation(&self) -> Option<String> {
         (self.xid_errors > 0).then(|| format!("the GPU reports {}", xid::name(self.last_xid)))
     }
 
-    /// Names of the reasons for which clocks are held down.
+    /// Names of the alarming throttle reasons.
     fn reasons(&self) -> String {
         gpu::alarming_reasons(self.throttled).join(", ")
     }
 }
 
-/// The newest alert of this rank: the sampler writes it, training reads it.
+/// Newest alert of this rank: the sampler writes it, training reads it.
 #[derive(Debug, Default)]
 pub struct SharedAlert {
     throttled: AtomicU64,
@@ -64,13 +64,13 @@ pub struct SharedAlert {
 }
 
 impl SharedAlert {
-    /// Without an alert.
+    /// Creates a shared alert with nothing alarming.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The number of errors is written last and read first: whoever sees that there is one more
-    /// sees which.
+    /// Sets the newest alert. The number of errors is written last and read first: a reader that
+    /// sees one more error also sees which.
     pub(crate) fn set(&self, alert: Alert) {
         self.throttled.store(alert.throttled, Relaxed);
         self.last_xid.store(alert.last_xid, Relaxed);
@@ -78,7 +78,7 @@ impl SharedAlert {
         self.xid_errors.store(alert.xid_errors, Release);
     }
 
-    /// The newest alert.
+    /// Returns the newest alert.
     pub fn get(&self) -> Alert {
         let xid_errors = self.xid_errors.load(Acquire);
         Alert {
@@ -90,45 +90,45 @@ impl SharedAlert {
     }
 }
 
-/// Something new about a rank's GPU.
+/// A new finding about a rank's GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Rank of the GPU.
     pub rank: usize,
-    /// In words, without the rank.
+    /// Finding in words, without the rank.
     pub text: String,
 }
 
-/// Finds what is new in the alerts of all ranks. All ranks find the same.
+/// Detects new alarms in the alerts of all ranks. All ranks find the same.
 #[derive(Debug)]
 pub struct AlertWatch {
     ranks: Vec<Known>,
 }
 
-/// What is known of a rank's GPU.
+/// Known state of a rank's GPU.
 #[derive(Debug, Clone)]
 struct Known {
     last: Alert,
-    /// Reasons that have been told.
+    /// Throttle reasons that have been reported.
     throttled: u64,
-    /// XID errors that have been told: each once, as a bad GPU may report the same one all the
-    /// time.
+    /// XID errors that have been reported: each once, as a bad GPU may repeat the same error all
+    /// the time.
     xids: Vec<u32>,
-    /// Uncorrected errors at which they are told again.
+    /// Number of uncorrected errors at which they are reported again.
     next_errors: u64,
 }
 
-/// Uncorrected errors are told again when they are so many times as many.
+/// Factor by which uncorrected errors grow until they are reported again.
 const TOLD_AGAIN: u64 = 10;
 
 impl AlertWatch {
-    /// Of so many ranks.
+    /// Creates a watch of `world` ranks.
     pub fn new(world: usize) -> Self {
         let known = Known { last: Alert::NONE, throttled: 0, xids: Vec::new(), next_errors: 1 };
         Self { ranks: vec![known; world] }
     }
 
-    /// What is new in these alerts, one of each rank. Allocates only then.
+    /// Returns the new alarms in these alerts, one of each rank. Allocates only if there are any.
     pub fn take(&mut self, alerts: impl Iterator<Item = Alert>) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (rank, (known, alert)) in self.ranks.iter_mut().zip(alerts).enumerate() {
@@ -140,7 +140,7 @@ impl AlertWatch {
         findings
     }
 
-    /// Why the clocks of a rank's GPU are held down; `None` if they are not.
+    /// Returns the reasons for which a rank's GPU is throttled; `None` if it is not.
     pub fn throttled(&self, rank: usize) -> Option<String> {
         let last = self.ranks.get(rank)?.last;
         (last.throttled != 0).then(|| last.reasons())
@@ -173,7 +173,7 @@ impl Known {
 }
 
 impl Finding {
-    /// As a sentence that says where the rank is.
+    /// Describes the finding in a sentence, with the place of the rank.
     pub fn sentence(&self, ranks: &[RankRecord]) -> String {
         format!("{}: {}", ranks[self.rank].location(ranks), self.text)
     }

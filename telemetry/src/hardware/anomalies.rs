@@ -1,4 +1,4 @@
-//! What the hardware of an attempt says that a reader of the record should know.
+//! Anomalies of the hardware during an attempt, for readers of the record.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use record::hardware::{HardwareSummary, RankHardware};
 use record::text::list;
 use record::{Anomaly, RankRecord};
 
-/// A share of stolen processor time that slows a run down.
+/// Smallest share of stolen processor time that slows a run down.
 const STEAL_LEAST: f64 = 0.05;
 
-/// Counters of a host that should not grow, and what it means.
+/// Counters of a host that should not grow, and the meaning of growth.
 const HOST_COUNTERS: [(&str, &str); 3] = [
     ("cgroup_oom_kills", "processes killed for memory"),
     ("network_errors.receive_errors", "network packets received with errors"),
@@ -26,8 +26,8 @@ const PORT_COUNTERS: [(&str, &str); 6] = [
     ("errors.local_ack_timeout_err", "RDMA ports with local_ack_timeout_err"),
 ];
 
-/// Counters of a GPU that should not grow. XID and uncorrected ECC errors are told when they
-/// happen.
+/// Counters of a GPU that should not grow. XID and uncorrected ECC errors are reported when they
+/// occur.
 const GPU_COUNTERS: [(&str, &str); 4] = [
     ("pcie_replays", "packets sent again over PCIe"),
     ("nvlink_errors.crc", "CRC errors of NVLinks"),
@@ -37,15 +37,15 @@ const GPU_COUNTERS: [(&str, &str); 4] = [
 
 /// Something unusual, at one place.
 struct Unusual {
-    /// The same at all places where it is.
+    /// Description, equal at all places.
     what: String,
-    /// Where, and how much.
+    /// Place and amount.
     place: String,
     rank: Option<usize>,
 }
 
-/// One anomaly for each thing that is unusual, with the places where it is. What all ranks have
-/// read is in the order of ranks.
+/// Returns one anomaly for each kind of unusual event, with its places. `all` holds the readings of
+/// the ranks, in order.
 pub fn hardware_anomalies(all: &[RankHardware], ranks: &[RankRecord]) -> Vec<Anomaly> {
     let mut by_kind: BTreeMap<String, Vec<Unusual>> = BTreeMap::new();
     for (hardware, rank) in all.iter().zip(ranks) {
@@ -92,7 +92,7 @@ fn of_rank(hardware: &RankHardware, rank: &RankRecord, ranks: &[RankRecord]) -> 
     unusual
 }
 
-/// What is unusual, and how much.
+/// Description and amount of something unusual.
 type Amount = (String, String);
 
 fn missing(what: &str, why: &str) -> Amount {
@@ -119,7 +119,7 @@ fn of_host(host: &HardwareSummary) -> Vec<Amount> {
     steal.into_iter().chain(grown(host, &HOST_COUNTERS)).collect()
 }
 
-/// The counters that have grown.
+/// Returns the counters that have grown.
 fn grown<'a>(
     summary: &'a HardwareSummary,
     counters: &'a [(&'a str, &'a str)],

@@ -1,6 +1,6 @@
 //! The GPU of a rank, through NVIDIA's management library (NVML), which is opened at run time.
 //!
-//! What each figure means is in NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api).
+//! NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api) defines each figure.
 #![allow(unsafe_code)] // one call whose safe wrapper cannot ask for all links of a GPU together
 
 use std::sync::OnceLock;
@@ -26,19 +26,20 @@ use super::xid;
 /// A GPU as its driver sees it.
 pub(crate) struct Gpu {
     pub(crate) device: Device<'static>,
-    /// Where XID errors arrive; `None` where the driver does not tell them.
+    /// Events of XID errors; `None` if the driver does not report them.
     pub(crate) events: Option<EventSet<'static>>,
-    /// Since it was opened.
+    /// Number of XID errors since it was opened.
     pub(crate) xid_errors: u32,
-    /// What of the last burst is most likely the cause.
+    /// Most likely cause in the last burst of XID errors.
     pub(crate) last_xid: u64,
-    /// Reasons at the last reading and at the one before; `None` where they are not known.
+    /// Throttle reasons at the last reading, followed by those at the previous one; `None` if
+    /// unknown.
     pub(crate) throttled: Option<ThrottleReasons>,
     throttled_before: Option<ThrottleReasons>,
     utilization: Option<Utilization>,
-    /// Whether it is divided (MIG): its energy is then that of all instances together.
+    /// True if it is divided (MIG): its energy is then that of all instances together.
     pub(crate) is_divided: bool,
-    /// Uncorrected ECC errors when it was opened.
+    /// Number of uncorrected ECC errors when it was opened.
     uncorrected_before: Option<u64>,
 }
 
@@ -55,7 +56,7 @@ const PCIE: About =
 const NVLINK: About = About::counter("nvlink_bytes", "Bytes of data over all NVLinks.");
 const NVLINK_ERRORS: About = About::counter("nvlink_errors", "Errors of all NVLinks.");
 
-/// What is read of a GPU.
+/// Quantities that are read from a GPU.
 pub(crate) const QUANTITIES: [Quantity<Gpu>; 31] = [
     About::gauge("utilization_ratio", "Share of the last second or less in which a kernel ran.")
         .charted()
@@ -144,27 +145,27 @@ const REASONS: [Reason; 7] = [
     reason("applications_clocks", ThrottleReasons::APPLICATIONS_CLOCKS_SETTING),
 ];
 
-/// The names of alarming reasons in a number.
+/// Names of the alarming reasons in these bits.
 pub(crate) fn alarming_reasons(bits: u64) -> Vec<&'static str> {
     let found = ThrottleReasons::from_bits_truncate(bits);
     let alarming = REASONS.iter().filter(|reason| reason.is_alarming());
     alarming.filter(|reason| found.contains(reason.flag)).map(|reason| reason.name).collect()
 }
 
-/// What a field of NVML is of.
+/// Scope of an NVML field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     Gpu,
     AllLinks,
 }
 
-/// An XID error that follows another one: the driver cleans up.
+/// XID error that follows another one: the driver cleans up.
 const AFTER_ANOTHER: u64 = 45;
 
-/// As NVML tells it.
+/// Number that NVML reports for an unknown XID error.
 const UNKNOWN_XID: u64 = xid::UNKNOWN as u64;
 
-/// The library of this process. It is never closed.
+/// Returns the NVML of this process. It is never closed.
 pub(crate) fn nvml() -> Result<&'static Nvml, String> {
     static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
     let open = || {
@@ -184,10 +185,10 @@ pub(crate) fn nvml() -> Result<&'static Nvml, String> {
 }
 
 impl Gpu {
-    /// The GPU at an address, as in `0000:17:00.0`.
+    /// Opens the GPU at an address, as in `0000:17:00.0`.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     pub(crate) fn open(pci_bus_id: &str) -> Result<Self, String> {
         let nvml = nvml()?;
         let failed = |error: NvmlError| format!("NVML, GPU {pci_bus_id}: {error}");
@@ -210,7 +211,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Reads what is told in several quantities, and takes what has happened since the last time.
+    /// Reads the values that several quantities share, and the XID errors since the last refresh.
     pub(crate) fn refresh(&mut self) {
         self.throttled_before = self.throttled;
         self.throttled = self.device.current_throttle_reasons().ok();
@@ -229,8 +230,8 @@ impl Gpu {
         })
     }
 
-    /// What the other ranks should know. Clocks are throttled if they were at two readings in a
-    /// row: a change of clocks looks like that for a moment, too.
+    /// Returns the alert for the other ranks. Clocks count as throttled after two such readings in
+    /// a row: a change of clocks looks like throttling for a moment, too.
     pub(crate) fn alert(&self) -> Alert {
         let uncorrected = self.ecc(MemoryError::Uncorrected).zip(self.uncorrected_before);
         let twice = self.throttled.zip(self.throttled_before).map(|(now, before)| now & before);
@@ -244,7 +245,7 @@ impl Gpu {
         }
     }
 
-    /// Whether a field of NVML that is 0 or 1 is 1.
+    /// Returns whether an NVML field that is 0 or 1 is 1.
     pub(crate) fn is_set(&self, field: u32) -> bool {
         self.field(field, Scope::Gpu).is_some_and(|value| value > 0.0)
     }
@@ -262,7 +263,7 @@ impl Gpu {
         self.device.total_ecc_errors(kind, EccCounter::Volatile).ok()
     }
 
-    /// NVML counts in kB.
+    /// Returns the rate over PCIe, which NVML counts in kB.
     fn pcie(&self, direction: PcieUtilCounter) -> Option<f64> {
         Some(f64::from(self.device.pcie_throughput(direction).ok()?) * 1e3)
     }

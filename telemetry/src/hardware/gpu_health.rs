@@ -1,4 +1,4 @@
-//! What the GPUs of a machine say of themselves before a run: once, or as errors while one watches.
+//! Health of a machine's GPUs before a run: read once, or watched for errors.
 
 use nvml_wrapper::enum_wrappers::device::{MemoryError, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
@@ -8,32 +8,33 @@ use nvml_wrapper::{Device, Nvml};
 use super::gpu::{Gpu, alarming_reasons, nvml};
 use super::xid;
 
-/// What a GPU says of itself at one moment.
+/// Health of a GPU at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuHealth {
-    /// ECC errors that were not corrected, since the driver started; `None` without ECC.
+    /// Number of uncorrected ECC errors since the driver started; `None` without ECC.
     pub uncorrected_errors: Option<u64>,
-    /// Whether a row of its memory could not be replaced by a spare one.
+    /// True if a row of its memory could not be remapped to a spare one.
     pub remapping_failed: bool,
-    /// Whether that waits for a reset.
+    /// True if a remapping waits for a reset.
     pub remapping_waits: bool,
-    /// Names of alarming reasons for which clocks are held down; `None` where it does not tell.
+    /// Names of alarming throttle reasons; `None` if it does not report them.
     pub throttled: Option<Vec<&'static str>>,
-    /// `None` where it does not tell, or where it is divided (MIG) and tells of all instances.
+    /// Memory use; `None` if it does not report it, or is divided (MIG) and reports all instances.
     pub memory: Option<GpuMemoryUse>,
-    /// `None` where it does not tell.
+    /// PCIe lanes; `None` if it does not report them.
     pub lanes: Option<PcieLanes>,
 }
 
-/// Who uses the memory of a GPU.
+/// Use of a GPU's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuMemoryUse {
-    /// By processes, this one included; without what the driver keeps for itself.
+    /// Memory used by processes, this one included; without the memory that the driver keeps for
+    /// itself.
     pub used_bytes: u64,
-    /// Memory that is free.
+    /// Free memory.
     pub free_bytes: u64,
-    /// Ids of the processes that compute, as the host numbers them; none of containers that this
-    /// one may not see.
+    /// Ids of the processes that compute, as the host numbers them; without those in containers
+    /// that this process may not see.
     pub processes: Vec<u32>,
 }
 
@@ -41,15 +42,15 @@ pub struct GpuMemoryUse {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PcieLanes {
     pub current: u32,
-    /// As many as GPU and slot have.
+    /// Number of lanes that GPU and slot have.
     pub max: u32,
 }
 
 impl GpuHealth {
-    /// Asks the GPU at an address, as in `0000:17:00.0`.
+    /// Reads the health of the GPU at an address, as in `0000:17:00.0`.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     pub fn of(pci_bus_id: &str) -> Result<Self, String> {
         let gpu = Gpu::open(pci_bus_id)?;
         let reasons = gpu.throttled.map(|reasons| alarming_reasons(reasons.bits()));
@@ -79,7 +80,8 @@ fn lanes(device: &Device<'_>) -> Option<PcieLanes> {
     Some(PcieLanes { current, max: device.max_pcie_link_width().ok()? })
 }
 
-/// GPUs that the driver has lost, each by its address where it is among these, else by its number.
+/// Lists GPUs that the driver has lost, each by its address if it is in `pci_bus_ids`, else by its
+/// number.
 pub fn lost_gpus(pci_bus_ids: &[String]) -> Vec<String> {
     let Ok(nvml) = nvml() else { return Vec::new() };
     let by_address =
@@ -88,20 +90,21 @@ pub fn lost_gpus(pci_bus_ids: &[String]) -> Vec<String> {
     if by_address.is_empty() { lost_numbers(nvml) } else { by_address }
 }
 
-/// A GPU without an address that is known: NVML counts it, and gives no handle of it.
+/// Lists lost GPUs without a known address: NVML counts them, but gives no handle.
 fn lost_numbers(nvml: &'static Nvml) -> Vec<String> {
     let numbers = 0..nvml.device_count().unwrap_or(0);
     let lost = numbers.filter(|number| is_lost(nvml.device_by_index(*number)));
     lost.map(|number| format!("GPU {number}")).collect()
 }
 
-/// Some of what NVML tells it still knows of a lost GPU; its temperature it has to ask it.
+/// Returns whether a GPU is lost. NVML still knows some properties of a lost GPU, but has to query
+/// the GPU for its temperature.
 fn is_lost(device: Result<Device<'static>, NvmlError>) -> bool {
     let answer = device.and_then(|device| device.temperature(TemperatureSensor::Gpu));
     matches!(answer, Err(NvmlError::GpuLost | NvmlError::ResetRequired))
 }
 
-/// Waits for XID errors of a GPU from the moment at which it was made: NVML tells no earlier ones.
+/// Watch for XID errors of a GPU since its creation: NVML reports no earlier errors.
 pub struct XidWatch(Gpu);
 
 impl std::fmt::Debug for XidWatch {
@@ -111,10 +114,10 @@ impl std::fmt::Debug for XidWatch {
 }
 
 impl XidWatch {
-    /// Of the GPU at an address, as in `0000:17:00.0`.
+    /// Creates a watch of the GPU at an address, as in `0000:17:00.0`.
     ///
     /// # Errors
-    /// Why there is nothing to wait for.
+    /// The reason why XID errors cannot be watched.
     pub fn new(pci_bus_id: &str) -> Result<Self, String> {
         let gpu = Gpu::open(pci_bus_id)?;
         match gpu.events {
@@ -123,7 +126,7 @@ impl XidWatch {
         }
     }
 
-    /// The error since then that is most likely the cause of the others, in words.
+    /// Returns the most likely cause of the errors since its creation, in words.
     pub fn error(&mut self) -> Option<String> {
         self.0.refresh();
         (self.0.xid_errors > 0).then(|| xid::name(self.0.last_xid as u32))

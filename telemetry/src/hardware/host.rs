@@ -1,4 +1,4 @@
-//! The host under the ranks of a node: processors, memory, network, disks and what waits for them.
+//! The host of the ranks of a node: processors, memory, network, disks and the pressure on them.
 //!
 //! Sources: proc(5) for `/proc/stat`, `/proc/meminfo`, `/proc/diskstats` and `/proc/net/dev`; the
 //! kernel's `Documentation/accounting/psi.rst` for `/proc/pressure`, `admin-guide/cgroup-v2.rst`
@@ -13,8 +13,8 @@ use record::files::system::{names, number, number_of, text};
 use super::quantity::{About, Quantity};
 use super::summary::growth;
 
-/// What a host said at two moments: times are shares of the time in between, and what is counted
-/// starts with the first. Everything is read once for each moment.
+/// Readings of a host at two moments: times are shares of the time in between, and counters start
+/// with the first. Everything is read once for each moment.
 #[derive(Debug)]
 pub(crate) struct Host {
     root: PathBuf,
@@ -31,19 +31,20 @@ pub(crate) struct Host {
     refreshes: u32,
 }
 
-/// Of `/proc/net/dev`: bytes, errors and drops, received and sent.
+/// Columns of `/proc/net/dev`: bytes, errors and drops, received and sent.
 const NETWORK_COLUMNS: usize = 6;
 const NETWORK: [usize; NETWORK_COLUMNS] = [0, 2, 3, 8, 10, 11];
 
-/// Of `/proc/diskstats`: sectors of 512 bytes, read and written.
+/// Columns of `/proc/diskstats`: sectors of 512 bytes, read and written.
 const DISK_COLUMNS: usize = 2;
 const DISKS: [usize; DISK_COLUMNS] = [5, 9];
 const SECTOR_BYTES: f64 = 512.0;
 
-/// Clocks are read so rarely: some kernels interrupt every processor for it.
+/// Number of refreshes per reading of clocks: some kernels interrupt every processor for it.
 const REFRESHES_PER_CLOCK: u32 = 10;
 
-/// Shares of a shorter time say nothing: the kernel books time in ticks of up to 10 ms.
+/// Shortest time over which shares are meaningful: the kernel accounts time in ticks of up to 10
+/// ms.
 const LEAST_SECONDS: f64 = 0.02;
 
 const CPU: About = About::gauge("cpu_ratio", "Share of all processors' time.");
@@ -60,7 +61,7 @@ const NETWORK_ERRORS: About = About::counter(
 const DISK_BYTES: About =
     About::counter("disk_bytes", "Bytes to and from disks since the attempt started.");
 
-/// What is read of a host.
+/// Quantities that are read from a host.
 pub(crate) const QUANTITIES: [Quantity<Host>; 21] = [
     CPU.of("mode", "user").charted().read(|host| host.share_of_cpus(|cpu| cpu.user)),
     CPU.of("mode", "system").read(|host| host.share_of_cpus(|cpu| cpu.system)),
@@ -105,13 +106,13 @@ pub(crate) const QUANTITIES: [Quantity<Host>; 21] = [
     .read(|host| host.energy.joules()),
 ];
 
-/// Times that have been spent since the host started.
+/// Times spent since the host started.
 #[derive(Debug, Clone, Copy)]
 struct Spent {
     at: Instant,
-    /// In ticks.
+    /// Processor times, in ticks.
     cpu: Option<CpuTimes>,
-    /// In seconds, as all below.
+    /// Pressure in seconds, like all fields below.
     cpu_pressure: Option<f64>,
     memory_pressure: Option<f64>,
     io_pressure: Option<f64>,
@@ -129,7 +130,7 @@ struct CpuTimes {
 }
 
 impl Host {
-    /// The host whose `/proc` and `/sys` are below `root`.
+    /// Opens the host whose `/proc` and `/sys` are below `root`.
     pub(crate) fn new(root: &Path) -> Self {
         let group = own_group();
         let mut host = Self {
@@ -150,7 +151,7 @@ impl Host {
         host
     }
 
-    /// Reads the second moment, which becomes the first of the next time.
+    /// Reads the second moment, which becomes the first of the next refresh.
     pub(crate) fn refresh(&mut self) {
         let now = Spent::read(&self.root, self.group.as_deref());
         self.before = Some(std::mem::replace(&mut self.now, now));
@@ -158,7 +159,7 @@ impl Host {
         self.read_rest();
     }
 
-    /// Why its energy is not known, although it counts it.
+    /// Returns why the energy is unknown although the host counts it.
     pub(crate) fn energy_missing(&self) -> Option<&str> {
         self.energy.missing.as_deref()
     }
@@ -201,8 +202,7 @@ impl Host {
     }
 }
 
-/// Counters that belong to things that come and go, such as interfaces: how much all of them have
-/// grown while they were there.
+/// Growth of the counters of things that appear and vanish, such as interfaces, while they exist.
 #[derive(Debug)]
 struct Growth<const N: usize> {
     last: BTreeMap<String, [f64; N]>,
@@ -226,16 +226,16 @@ impl<const N: usize> Growth<N> {
         self.last = now;
     }
 
-    /// `None` if there is nothing to count.
+    /// Sum of a column; `None` if there is nothing to count.
     fn sum(&self, column: usize) -> Option<f64> {
         (!self.last.is_empty()).then(|| self.sums[column])
     }
 }
 
-/// Counters of each interface: of those with a device where there are any, because bonds and
-/// bridges count the same bytes again; in a pod of all.
+/// Reads the counters of each interface: only of those with a device if there are any, because
+/// bonds and bridges count the same bytes again; in a pod, of all.
 fn interfaces(root: &Path) -> BTreeMap<String, [f64; NETWORK_COLUMNS]> {
-    // `net` is that of the process that reads, so for another host it is that of its first process.
+    // `net` belongs to the process that reads, so another host's is read through its first process.
     let of_host = root.join("proc/1/net/dev");
     let is_own = root == Path::new("/") || !of_host.exists();
     let table = text(&if is_own { root.join("proc/net/dev") } else { of_host });
@@ -252,7 +252,7 @@ fn interfaces(root: &Path) -> BTreeMap<String, [f64; NETWORK_COLUMNS]> {
     all
 }
 
-/// Counters of each whole disk. Loop devices and mapped ones are on disks that count, too.
+/// Reads the counters of each whole disk. Loop and mapped devices are on disks that count already.
 fn disks(root: &Path) -> BTreeMap<String, [f64; DISK_COLUMNS]> {
     let table = text(&root.join("proc/diskstats"));
     let blocks = root.join("sys/block");
@@ -264,7 +264,7 @@ fn disks(root: &Path) -> BTreeMap<String, [f64; DISK_COLUMNS]> {
     table.lines().filter_map(disk).collect()
 }
 
-/// Some of the numbers of a line.
+/// Parses the `wanted` columns of a line.
 fn columns<const N: usize>(line: &str, wanted: [usize; N]) -> Option<[f64; N]> {
     let words: Vec<_> = line.split_whitespace().collect();
     let numbers: Option<Vec<f64>> =
@@ -272,7 +272,7 @@ fn columns<const N: usize>(line: &str, wanted: [usize; N]) -> Option<[f64; N]> {
     numbers?.try_into().ok()
 }
 
-/// The mean over all processors.
+/// Mean clock over all processors.
 fn clock_hertz(cpuinfo: &str) -> Option<f64> {
     let lines = cpuinfo.lines().filter(|line| line.starts_with("cpu MHz"));
     let clocks: Vec<f64> =
@@ -301,7 +301,8 @@ impl Spent {
 }
 
 impl CpuTimes {
-    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+    /// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal; user includes
+    /// guests.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Option<Vec<f64>> =
@@ -317,7 +318,7 @@ impl CpuTimes {
     }
 }
 
-/// The folder of this process's control group (version 2); inside a container the mount is its own.
+/// Folder of this process's control group (version 2); inside a container the mount is its own.
 fn own_group() -> Option<PathBuf> {
     let groups = text(Path::new("/proc/self/cgroup"));
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -329,13 +330,13 @@ fn throttled_seconds(group: &Path) -> Option<f64> {
     Some(number_of(&text(&group.join("cpu.stat")), "throttled_usec")? / 1e6)
 }
 
-/// Counters of energy of processor packages, which start again at 0 after some minutes.
+/// Energy counters of processor packages, which wrap to 0 after some minutes.
 #[derive(Debug, Default)]
 struct Packages {
     counters: Vec<PackageCounter>,
-    /// Since the first reading.
+    /// Energy since the first reading.
     joules: f64,
-    /// Why they cannot be read: then the sum would be of a part.
+    /// Reason why a counter cannot be read: the sum would then be partial.
     missing: Option<String>,
 }
 
@@ -347,8 +348,8 @@ struct PackageCounter {
 }
 
 impl Packages {
-    /// Those of a host, which may have none. Parts of a package have a second colon in their names,
-    /// and `psys` is more than the packages.
+    /// Finds the packages of a host, which may have none. Parts of a package have a second colon in
+    /// their names, and `psys` covers more than the packages.
     fn find(root: &Path) -> Self {
         let folder = root.join("sys/class/powercap");
         let is_package = |name: &String| {
@@ -455,7 +456,7 @@ mod tests {
         assert_eq!((known["disk_bytes.read"], known["disk_bytes.write"]), (5.0 * 512.0, 0.0));
     }
 
-    /// What the others have counted until now is no growth.
+    /// Earlier counts of the other interfaces are no growth.
     #[test]
     fn an_interface_that_vanishes_changes_nothing() {
         let mut growth = Growth::<1>::default();

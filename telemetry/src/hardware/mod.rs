@@ -1,10 +1,10 @@
-//! What the hardware does meanwhile: GPUs through NVML, the host through procfs and sysfs, and
-//! ports of RDMA adapters.
+//! Monitoring of the hardware: GPUs through NVML, the host through procfs and sysfs, and ports of
+//! RDMA adapters.
 //!
-//! A thread of each rank reads at an interval (`../sampler.rs`) and tells `Readings` as events.
-//! What is read stands in one table for each kind of source (`gpu.rs`, `host.rs`, `port.rs`), from
-//! which metrics, record, charts and documentation are made. What is alarming goes to the other
-//! ranks with their votes (`alert.rs`), so that rank 0 can name the rank.
+//! A thread of each rank reads at an interval (`../sampler.rs`) and emits `Readings` as events. The
+//! quantities of each kind of source are in one table (`gpu.rs`, `host.rs`, `port.rs`), from which
+//! metrics, record, charts and documentation are made. Alarms reach the other ranks with their
+//! votes (`alert.rs`), so that rank 0 can name the rank.
 
 pub(crate) mod alert;
 mod anomalies;

@@ -2,7 +2,7 @@
 //!
 //! Files below `/sys/class/infiniband/ADAPTER/ports/PORT`: `counters/` (the kernel's
 //! `Documentation/ABI/stable/sysfs-class-infiniband`; data in words of four bytes) and
-//! `hw_counters/` (of mlx5; others have a part of them).
+//! `hw_counters/` (of mlx5; other drivers have some of them).
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use record::files::system::{names, number, text};
 
 use super::quantity::{About, Quantity};
 
-/// A port.
+/// A port of an RDMA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Port {
-    /// As in `mlx5_0/1`.
+    /// Name, as in `mlx5_0/1`.
     pub(crate) name: String,
     folder: PathBuf,
 }
@@ -29,7 +29,7 @@ const NOTIFICATIONS: About = About::counter(
     "Congestion notification packets (RoCE) that the port sent or acted on.",
 );
 
-/// What is read of a port.
+/// Quantities that are read from a port.
 pub(crate) const QUANTITIES: [Quantity<Port>; 17] = [
     About::gauge("active", "1 where the port is up, else 0.").read(Port::active),
     About::gauge("rate_bits_per_second", "Rate of the link.").read(Port::rate),
@@ -55,11 +55,11 @@ pub(crate) const QUANTITIES: [Quantity<Port>; 17] = [
     NOTIFICATIONS.of("direction", "handled").read(|port| port.hardware_counter("rp_cnp_handled")),
 ];
 
-/// Bytes of a word of data counters.
+/// Number of bytes of a word of data counters.
 const WORD_BYTES: f64 = 4.0;
 
 impl Port {
-    /// All ports of a node whose `/sys` is below `root`.
+    /// Lists all ports of a node whose `/sys` is below `root`.
     pub(crate) fn all(root: &Path) -> Vec<Self> {
         let adapters = root.join("sys/class/infiniband");
         let ports_of = |adapter: String| {
@@ -84,14 +84,14 @@ impl Port {
         Some(self.counter(name)? * WORD_BYTES)
     }
 
-    /// The file reads "4: ACTIVE".
+    /// Returns 1 if the port is up. The file reads "4: ACTIVE".
     fn active(&self) -> Option<f64> {
         let state = text(&self.folder.join("state"));
         let (_, word) = state.split_once(':')?;
         Some(f64::from(u8::from(word.trim() == "ACTIVE")))
     }
 
-    /// The file reads "400 Gb/sec (4X NDR)".
+    /// Returns the rate of the link. The file reads "400 Gb/sec (4X NDR)".
     fn rate(&self) -> Option<f64> {
         let rate = text(&self.folder.join("rate"));
         let gigabits: f64 = rate.split_whitespace().next()?.parse().ok()?;

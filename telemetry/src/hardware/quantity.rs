@@ -1,44 +1,44 @@
-//! A quantity of the hardware: what it is called, what it means, and how it is read.
+//! Quantities of the hardware: name, meaning, and way of reading.
 
 use serde::{Deserialize, Serialize};
 
 use super::{gpu, host, port};
 
-/// How a quantity changes.
+/// Behaviour of a quantity over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It goes up and down.
+    /// Goes up and down.
     Gauge,
-    /// It only grows, by whole numbers, until the machine or its driver starts again.
+    /// Only grows, by whole numbers, until the machine or its driver restarts.
     Counter,
 }
 
-/// What tells quantities of one name apart, as in `reason="hw_thermal_slowdown"`.
+/// Label that distinguishes quantities of one name, as in `reason="hw_thermal_slowdown"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
     pub name: &'static str,
     pub value: &'static str,
 }
 
-/// What a quantity is.
+/// Description of a quantity.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// As in `power_watts`.
+    /// Name, as in `power_watts`.
     pub name: &'static str,
-    /// Distinguishes quantities of one name.
+    /// Label that distinguishes quantities of one name.
     pub label: Option<Label>,
     /// Gauge or counter.
     pub kind: Kind,
-    /// What it means, as a sentence.
+    /// Meaning, as a sentence.
     pub help: &'static str,
-    /// Whether the record has its course over time, for a chart.
+    /// True if the record has its values over time, for a chart.
     pub is_charted: bool,
 }
 
-/// A quantity, and how it is read from what knows it.
+/// A quantity, and how it is read from its source.
 pub(crate) struct Quantity<T> {
     pub(crate) about: About,
-    /// `None` where it is not known.
+    /// Reads the value; `None` if unknown.
     pub(crate) read: fn(&T) -> Option<f64>,
 }
 
@@ -63,7 +63,7 @@ impl About {
         Quantity { about: self, read }
     }
 
-    /// The name in the record, as in `throttled.hw_thermal_slowdown`.
+    /// Name in the record, as in `throttled.hw_thermal_slowdown`.
     pub fn key(&self) -> String {
         match self.label {
             None => self.name.to_owned(),
@@ -72,7 +72,7 @@ impl About {
     }
 }
 
-/// What is read.
+/// Source of readings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Source {
     /// The GPU of a rank.
@@ -84,10 +84,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// One of each kind.
+    /// One source of each kind.
     pub const KINDS: [Self; 3] = [Self::Gpu, Self::Host, Self::Port(String::new())];
 
-    /// What its readings are of, in their order.
+    /// Quantities of its readings, in their order.
     pub fn quantities(&self) -> Vec<&'static About> {
         match self {
             Self::Gpu => gpu::QUANTITIES.iter().map(|quantity| &quantity.about).collect(),
@@ -96,7 +96,7 @@ impl Source {
         }
     }
 
-    /// What names of its metrics begin with.
+    /// Prefix of the names of its metrics.
     pub fn prefix(&self) -> &'static str {
         match self {
             Self::Gpu => "yardstick_gpu",
@@ -106,13 +106,13 @@ impl Source {
     }
 }
 
-/// What a source said at one moment.
+/// Readings of a source at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Readings {
     /// The hardware that was read.
     pub source: Source,
-    /// Seconds since the rank began to read, by a monotonic clock.
+    /// Seconds since the rank began to sample, by a monotonic clock.
     pub seconds: f64,
-    /// One of each quantity of the source, in their order; `None` where it is not known.
+    /// Value of each quantity of the source, in their order; `None` if it is unknown.
     pub values: Vec<Option<f64>>,
 }

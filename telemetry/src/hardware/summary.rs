@@ -1,11 +1,11 @@
-//! The readings of an attempt, summed up for the record in bounded memory.
+//! Readings of an attempt, summarized for the record in bounded memory.
 
 use record::hardware::{HardwareSummary, Increase, PortSummary, RankHardware, Series, Spread};
 use std::collections::BTreeMap;
 
 use super::quantity::{About, Kind, Readings, Source};
 
-/// What cannot be read, and why.
+/// Hardware that cannot be read, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
     /// The GPU of a rank.
@@ -14,7 +14,7 @@ pub enum Missing {
     Energy(String),
 }
 
-/// Id of this machine; where that is hidden, the name of the host.
+/// Id of this machine; if it is hidden, the name of the host.
 fn machine() -> String {
     Some(record::machine::boot_id())
         .filter(|id| !id.is_empty())
@@ -35,7 +35,7 @@ impl Summaries {
         self.sources.entry(readings.source.clone()).or_default().take(readings);
     }
 
-    /// Something cannot be read.
+    /// Notes that something cannot be read.
     pub fn is_missing(&mut self, missing: &Missing) {
         match missing {
             Missing::Gpu(why) => self.gpu_missing = Some(why.clone()),
@@ -43,7 +43,7 @@ impl Summaries {
         }
     }
 
-    /// What is known by now; with its course over time or without.
+    /// Summarizes the readings so far, with or without their values over time.
     pub fn summarize(&self, with_series: bool) -> RankHardware {
         let mut hardware = RankHardware {
             gpu_missing: self.gpu_missing.clone(),
@@ -65,7 +65,7 @@ impl Summaries {
     }
 }
 
-/// Readings that are kept; of more, every second, fourth, ... is.
+/// Maximum number of readings that are kept; beyond it, only every second, fourth, ... reading is.
 const KEPT_MAX: usize = 128;
 
 /// Sums over the readings of a source.
@@ -74,22 +74,22 @@ struct Tallies {
     tallies: Vec<Tally>,
     readings: u64,
     kept: Vec<Readings>,
-    /// One of so many is kept.
+    /// One of this many readings is kept.
     stride: u64,
     last: Option<Readings>,
 }
 
-/// Of one quantity.
+/// Sums over one quantity.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     count: u64,
     sum: f64,
-    /// Values times the seconds since the reading before, and these seconds.
+    /// Sum of the values times the seconds since the previous reading, and sum of these seconds.
     weighted: f64,
     seconds: f64,
     min: f64,
     max: f64,
-    /// Of a counter, also across a restart of it.
+    /// Growth of a counter, also across its restart.
     grown: f64,
     last: f64,
 }
@@ -107,13 +107,13 @@ impl Tally {
         self.count += 1;
     }
 
-    /// Over time: a reading stands for the time since the one before.
+    /// Mean over time: a reading stands for the time since the previous one.
     fn mean(&self) -> f64 {
         if self.seconds > 0.0 { self.weighted / self.seconds } else { self.sum / self.count as f64 }
     }
 }
 
-/// How much a counter has grown; one that became smaller has started again at 0.
+/// Growth of a counter; one that became smaller has restarted at 0.
 pub(super) fn growth(before: f64, now: f64) -> f64 {
     if now < before { now } else { now - before }
 }
@@ -202,8 +202,8 @@ fn rate(before: &Readings, now: &Readings, index: usize) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The readings of a host at a number of seconds: a CPU that is busier each time, and 100
-    /// bytes received a second.
+    /// The readings of a host at a number of seconds: CPU usage that rises each time, and 100 bytes
+    /// received a second.
     fn readings(second: u64) -> Readings {
         let quantities = Source::Host.quantities();
         let value = |about: &&About| match about.key().as_str() {

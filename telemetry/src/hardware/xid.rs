@@ -1,6 +1,6 @@
-//! What XID errors mean, in a few words (docs.nvidia.com/deploy/xid-errors).
+//! Meanings of XID errors, in a few words (docs.nvidia.com/deploy/xid-errors).
 
-/// Errors that say something about the machine, or are often met.
+/// Meanings of errors that concern the machine, or are frequent.
 const MEANINGS: [(u32, &str); 22] = [
     (13, "graphics engine exception, mostly an error of the program"),
     (31, "memory page fault, mostly an error of the program"),
@@ -26,10 +26,10 @@ const MEANINGS: [(u32, &str); 22] = [
     (145, "NVLink RLW error"),
 ];
 
-/// What NVML tells if it does not know the number.
+/// Number that NVML reports for an error that it does not know.
 pub(super) const UNKNOWN: u32 = 999;
 
-/// As in "XID 79 (the GPU has fallen off the bus)".
+/// Describes an XID error, as in "XID 79 (the GPU has fallen off the bus)".
 pub(super) fn name(xid: u32) -> String {
     if xid == UNKNOWN {
         return "an XID error of unknown number".to_owned();

@@ -4,7 +4,7 @@ use crate::event::Event;
 use crate::sink::Sink;
 use record::Anomaly;
 
-/// Anomalies that are kept; of more, only the number.
+/// Maximum number of anomalies that are kept; beyond it, only their number.
 const KEPT_MAX: usize = 1000;
 
 /// Keeps the warnings of one attempt.
@@ -15,7 +15,7 @@ pub(crate) struct Anomalies {
 }
 
 impl Anomalies {
-    /// All so far.
+    /// Returns all warnings so far.
     pub(crate) fn all(&self) -> Vec<Anomaly> {
         let more = (self.dropped > 0).then(|| {
             let text = format!("{} more warnings, which are only in the log", self.dropped);

@@ -1,4 +1,4 @@
-//! The sink that people read: stderr, as text or JSON.
+//! The console sink: stderr, as text or JSON, for people.
 
 use std::io::Write;
 
@@ -12,15 +12,15 @@ use crate::sink::Sink;
 use record::ExitCode;
 use record::text::printable;
 
-/// Prints everything on rank 0, and warnings and requests to stop on the others. Failures to print
-/// are ignored: a closed pipe must not end a run.
+/// Prints everything on rank 0, and warnings and requests to stop on the other ranks. Failures to
+/// print are ignored: a closed pipe must not end a run.
 pub(crate) struct Console {
     options: TelemetryOptions,
     out: Box<dyn Write + Send>,
     is_terminal: bool,
-    /// The step that was made when an event was told.
+    /// Step during which an event was emitted.
     step: Option<u64>,
-    /// While steps are made.
+    /// Printer of steps, while there are steps.
     printer: Option<StepPrinter>,
 }
 
@@ -38,7 +38,7 @@ impl Console {
             (LogFormat::Text, Event::Warning(_) | Event::Verdict(_)) => {
                 format!("warning: {}", event.text())
             }
-            // Its steps show what a save cost, and the report what the start did.
+            // The steps show the cost of a save, and the report the parts of the start.
             (LogFormat::Text, Event::Checkpoint(_) | Event::FirstStep(_)) => return,
             (LogFormat::Text, Event::Stop(_)) if self.options.world > 1 => {
                 format!("rank {}: {}", self.options.rank, event.text())
@@ -97,9 +97,9 @@ impl Sink for Console {
 /// The failure that ended a process.
 #[derive(Debug)]
 pub struct Ended {
-    /// The error with its causes.
+    /// Error with its causes.
     pub text: String,
-    /// The exit code.
+    /// Exit code.
     pub code: ExitCode,
     /// Step in which it happened.
     pub step: Option<u64>,
@@ -109,7 +109,7 @@ pub struct Ended {
     pub reported_by: Option<usize>,
 }
 
-/// Reports the failure of this process on stderr; every failed rank does. In JSON, `rank` is the
+/// Reports the failure of this process on stderr, on every failed rank. In JSON, `rank` is the
 /// reporting rank, `null` before the rendezvous; `caused_by_rank` and `step` are `null` if unknown.
 pub fn report_failure(ended: &Ended) {
     let format = log_lines::format();
@@ -134,8 +134,8 @@ pub fn report_stop(request: &StopRequest) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Writes a line to stderr about what a process does that is not training; `event` says which, or
-/// of what kind it is. Where stderr is gone, nobody is there to read it.
+/// Writes a line to stderr about work of a process other than training; `event` names the work, or
+/// its kind. A failed write is ignored, as without stderr nobody can read it.
 pub fn say(event: &str, text: &str) {
     let format = log_lines::format();
     let text = match format {
@@ -146,7 +146,7 @@ pub fn say(event: &str, text: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Reports a store that does not answer, on whatever rank waits for it.
+/// Reports a store that does not answer, on any rank that waits for it.
 pub fn report_silence(text: &str) {
     let text = match (log_lines::format(), log_lines::rank()) {
         (LogFormat::Text, Some(rank @ 1..)) => format!("rank {rank}: {text}"),
@@ -156,7 +156,7 @@ pub fn report_silence(text: &str) {
 }
 
 impl Ended {
-    /// The error behind the step in which it happened, unless it names that itself.
+    /// Prefixes the error with the step in which it happened, unless it names the step itself.
     fn with_step(&self) -> String {
         let step = self.step.map(|step| format!("step {step}"));
         match step.filter(|step| !names(&self.text, step)) {
@@ -166,14 +166,14 @@ impl Ended {
     }
 }
 
-/// Whether a text has these words, and not as the beginning of a longer number.
+/// Returns whether a text has these words, and not as the beginning of a longer number.
 fn names(text: &str, words: &str) -> bool {
     let is_whole = |rest: &str| !rest.starts_with(|character: char| character.is_ascii_digit());
     text.match_indices(words).any(|(at, _)| is_whole(&text[at + words.len()..]))
 }
 
-/// The text, or as JSON an object with `event`, `text`, the `details`, and where it comes from. One
-/// write per message, because launchers interleave the output of ranks.
+/// Formats a message as text, or as a JSON object with `event`, `text`, the `details`, and its
+/// origin. One write per message, because launchers interleave the output of ranks.
 fn line(
     format: LogFormat,
     event: &str,

@@ -1,4 +1,4 @@
-//! The sink that keeps what the hardware did for the record.
+//! The sink that keeps the readings of the hardware for the record.
 
 use crate::event::Event;
 use crate::hardware::Summaries;
@@ -10,7 +10,7 @@ use record::hardware::RankHardware;
 pub(crate) struct Hardware(Summaries);
 
 impl Hardware {
-    /// What is known so far; with its course over time or without.
+    /// Summarizes the readings so far, with or without their values over time.
     pub(crate) fn summarize(&self, with_series: bool) -> RankHardware {
         self.0.summarize(with_series)
     }

@@ -1,4 +1,4 @@
-//! The sinks of events, a file each.
+//! The sinks of events, one file each.
 
 mod anomalies;
 mod console;

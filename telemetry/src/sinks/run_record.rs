@@ -1,5 +1,5 @@
-//! The sink that is the record: it folds all events of an attempt into `record.json` and the
-//! attempt's file on rank 0, and writes the error file of another rank that fails.
+//! The sink of the record: it folds all events of an attempt into `record.json` and the attempt's
+//! file on rank 0, and writes the error file of another rank that fails.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -28,19 +28,19 @@ const INITIAL_WEIGHTS: &str = "initial_weights";
 pub(crate) struct RunRecord {
     dir: PathBuf,
     rank: usize,
-    /// Steps of this rank, while they are made.
+    /// Steps of this rank, until the last one.
     steps: Option<Box<StepLog>>,
-    /// Steps of this rank, when the last one is made.
+    /// Steps of this rank, after the last one.
     series: Option<StepSeries>,
     anomalies: Anomalies,
     hardware: Hardware,
     /// Hardware of the ranks, at the end: all of them, or only this one after a failure.
     hardware_of_ranks: Vec<RankHardware>,
-    /// On rank 0, once the attempt has begun.
+    /// Running record, on rank 0 once the attempt has begun.
     running: Option<Running>,
 }
 
-/// The record of an attempt that runs, with what is added to it at the end.
+/// Record of a running attempt, with the data that is added to it at the end.
 #[derive(Debug)]
 struct Running {
     record: Record,
@@ -49,17 +49,17 @@ struct Running {
     bucket_bytes: u64,
     price_per_node_hour: Option<f64>,
     sniffed: Vec<Sniffed>,
-    /// The last verdict on each rank that got one.
+    /// Last verdict on each rank that got one.
     stragglers: Vec<Straggler>,
     weights: Option<blake3::Hash>,
 }
 
-/// What one rank contributes to the record of its job at the end of an attempt.
+/// Contribution of one rank to the record of its job at the end of an attempt.
 #[derive(Debug)]
 pub struct RankSummary {
-    /// Its steps, unless they could not be written.
+    /// Steps of the rank, unless they could not be written.
     pub steps: Result<RankSteps, Error>,
-    /// Its hardware.
+    /// Hardware of the rank.
     pub hardware: RankHardware,
 }
 
@@ -72,14 +72,14 @@ pub struct RankSteps {
     pub times: OwnTimes,
 }
 
-/// How much detail a summary has.
+/// Level of detail of a summary.
 #[derive(Debug, Clone, Copy)]
 pub struct SummaryOptions {
     /// Number of the attempt.
     pub attempt: u32,
-    /// Most blocks of steps.
+    /// Maximum number of blocks of steps.
     pub blocks_max: usize,
-    /// Whether hardware has its course over time.
+    /// True if hardware has its values over time.
     pub has_series: bool,
 }
 
@@ -97,7 +97,7 @@ impl RunRecord {
         }
     }
 
-    /// Steps follow. `repeated_ns` is the time of steps of earlier attempts that are made again.
+    /// Begins the steps. `repeated_ns` is the time of steps of earlier attempts that are repeated.
     pub(crate) fn begin_steps(&mut self, log: Box<StepLog>, repeated_ns: u64) {
         self.steps = Some(log);
         if let Some(attempt) = self.attempt() {
@@ -110,7 +110,7 @@ impl RunRecord {
         self.steps.as_mut().map_or(Ok(()), |steps| steps.sync())
     }
 
-    /// Makes all steps durable: no more follow.
+    /// Makes all steps durable, after the last one.
     pub(crate) fn end_steps(&mut self, options: SummaryOptions, delayed_steps: u64) -> RankSummary {
         let hardware = self.hardware.summarize(options.has_series);
         self.hardware_of_ranks = vec![hardware.clone()];
@@ -126,7 +126,7 @@ impl RunRecord {
         RankSummary { steps, hardware }
     }
 
-    /// Makes the steps of a run that fails durable. There is no caller to return an error to.
+    /// Makes the steps of a failed run durable. There is no caller to return an error to.
     pub(crate) fn close(&mut self) {
         drop(self.steps.take().map(|steps| steps.finish()));
     }
@@ -172,7 +172,7 @@ impl RunRecord {
         if let Some(JobPods { job, pods }) = &begun.pods {
             pods.fill_in(job, &mut attempts, i64::MIN);
         }
-        // Those of an earlier attempt stay valid when the run resumes.
+        // The initial weights of an earlier attempt stay valid when the run resumes.
         let earlier = Record::read(&self.dir);
         run[INITIAL_WEIGHTS] =
             earlier.map_or(Value::Null, |record| record.run[INITIAL_WEIGHTS].clone());
@@ -202,8 +202,8 @@ impl RunRecord {
         self.running.as_mut()?.record.attempts.last_mut()
     }
 
-    /// In the attempt's file too: it may be killed. An error is not the end of a run that has just
-    /// begun.
+    /// Records the parts of the start in the attempt's file too, as it may be killed. An error does
+    /// not end a run that has just begun.
     fn first_step(&mut self, parts: StartParts) -> Option<Anomaly> {
         let dir = self.dir.clone();
         let error = self.attempt()?.started(&dir, parts).err()?;
@@ -218,7 +218,7 @@ impl RunRecord {
         }
     }
 
-    /// Records how the attempt ended, with all measurements.
+    /// Records the end of the attempt, with all measurements.
     fn end(&mut self, ended: &Ended) -> Result<Vec<Anomaly>, Error> {
         let Ended { attempt, exit_code, reason, .. } = ended;
         let Some(running) = &mut self.running else {
@@ -251,7 +251,7 @@ impl RunRecord {
     }
 }
 
-/// Whether a newer attempt has begun, as while this rank was cut off.
+/// Returns whether a newer attempt has begun, as while this rank was cut off.
 fn is_superseded(dir: &Path, attempt: u32) -> bool {
     let attempts = Attempt::read_all(dir).unwrap_or_default();
     attempts.last().is_some_and(|newest| newest.number > attempt)
@@ -324,7 +324,7 @@ impl Running {
         }
     }
 
-    /// Fills in what the steps add up to.
+    /// Fills in the figures of the steps.
     fn measure(&mut self, series: &StepSeries, ended: &Ended) {
         let Self { record, reference, bucket_bytes, weights, .. } = self;
         record.target_loss = series.target().map(|target| TargetRecord::of(target, series));
@@ -336,7 +336,7 @@ impl Running {
         }
     }
 
-    /// Fills in what the hardware did, and what that costs.
+    /// Fills in the hardware of the attempt, its energy and its cost.
     fn add_hardware(&mut self, all: &[RankHardware], series: Option<&StepSeries>, attempt: u32) {
         let Self { record, price_per_node_hour, .. } = self;
         let steps = series.map(StepSeries::last_attempt);
@@ -373,7 +373,7 @@ mod tests {
 
     const OPTIONS: SummaryOptions = SummaryOptions { attempt: 1, blocks_max: 8, has_series: false };
 
-    /// The first attempt of the run of the fixtures.
+    /// First attempt of the run of the fixtures.
     fn begun() -> Fact {
         let Record { workload, run, environment, ranks, nodes, .. } = finished();
         Fact::Begun(Box::new(Begun {
@@ -409,7 +409,7 @@ mod tests {
         Event::Warning(Anomaly { step: None, rank: None, text: text.to_owned() })
     }
 
-    /// A record that has begun, and so many steps of it.
+    /// A record that has begun, with this number of steps.
     fn after_steps(dir: &Path, steps: u64) -> RunRecord {
         let mut record = RunRecord::new(dir, 0);
         record.take(&warning("before it begins"));
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(at_end.anomalies.len(), 1 + found.len());
     }
 
-    /// Its weights are not those of the end, and what it measured is kept.
+    /// The weights of a failed run are not final, and its measurements are kept.
     #[test]
     fn a_run_that_fails_is_recorded_with_its_steps() {
         let folder = tempfile::tempdir().unwrap();

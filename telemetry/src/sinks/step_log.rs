@@ -1,4 +1,4 @@
-//! The sink of steps: the rank's file of steps, and the figures of all of them.
+//! The sink of steps: the rank's file of steps, and the figures of all steps.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use record::golden::Golden;
 use record::steps::file::StepFile;
 use record::{Error, StepSeries, TargetLoss, truncate_after};
 
-/// Which steps are logged where.
+/// Settings of the log of steps.
 #[derive(Debug, Clone)]
 pub struct StepLogOptions {
     /// Number of steps in the checkpoint from which this attempt resumes; 0 starts a new run.
@@ -19,16 +19,16 @@ pub struct StepLogOptions {
     pub target_loss: Option<TargetLoss>,
     /// Golden losses.
     pub golden: Option<Golden>,
-    /// From which z-score on a loss is a spike.
+    /// Z-score above which a loss is a spike.
     pub loss_spike_z: f64,
 }
 
-/// What the steps before an attempt, which are kept, and those that it repeats leave behind.
+/// Results of the steps before an attempt: of those that are kept and those that it repeats.
 #[derive(Debug)]
 pub struct StepsBefore {
-    /// Nanoseconds of the steps of earlier attempts that this one repeats.
+    /// Nanoseconds of the steps of earlier attempts that this attempt repeats.
     pub removed_ns: u64,
-    /// Has seen the losses of those that are kept.
+    /// Watch that has seen the losses of the steps that are kept.
     pub losses: LossWatch,
 }
 
@@ -65,7 +65,7 @@ impl StepLog {
         self.file.sync()
     }
 
-    /// Makes all steps durable, and returns what they add up to.
+    /// Makes all steps durable, and returns their series.
     pub(crate) fn finish(mut self) -> Result<StepSeries, Error> {
         self.file.sync()?;
         Ok(self.series)

@@ -13,10 +13,10 @@ use record::phase::Phase;
 use record::text::number_format;
 use record::{StepLine, StepSample};
 
-/// The heading is repeated after this many lines.
+/// Number of lines after which the heading is repeated.
 const LINES_PER_HEADING: u64 = 40;
 
-/// The lines of steps, and the progress bar below them.
+/// Printer of the lines of steps, and of the progress bar below them.
 pub(crate) struct StepPrinter {
     host: String,
     format: LogFormat,
@@ -70,7 +70,7 @@ impl StepPrinter {
         &self.text
     }
 
-    /// Runs something that writes to the same terminal.
+    /// Runs a function that writes to the same terminal.
     pub(crate) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -85,7 +85,7 @@ impl StepPrinter {
             || sample.evaluation_loss.is_some()
     }
 
-    /// As in the file of steps, and from which host.
+    /// Formats a step as in the file of steps, with its host.
     fn json(&mut self, line: &StepLine) {
         let timestamp = log_lines::timestamp();
         let line = Printed { event: "step", timestamp, line, host: &self.host };
@@ -131,8 +131,8 @@ impl Drop for StepPrinter {
 
 const STEP_HEADING: &str = "step";
 
-/// Column names; the last eight are the phases' shares of the time in percent, in the order of
-/// [`Phase::ALL`].
+/// Writes the column names; the last eight are the phases' shares of the time in percent, in the
+/// order of [`Phase::ALL`].
 fn heading(text: &mut String, steps_width: usize) {
     let width = steps_width.max(STEP_HEADING.len());
     let _ = write!(

@@ -1,8 +1,8 @@
 //! The sink of TensorBoard: a file of events in the run's folder, on rank 0.
 //!
 //! The file is a sequence of records, each the protocol buffer `Event` of TensorFlow behind its
-//! length, and checksums of both (`tensorflow/core/lib/io/record_writer.h`). Of that message we
-//! write few fields, so the encoding is here.
+//! length, and checksums of both (`tensorflow/core/lib/io/record_writer.h`). Few fields of that
+//! message are written, so the encoding is here.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -18,28 +18,28 @@ use crate::sink::Sink;
 use record::StepLine;
 use record::phase::Phase;
 
-/// Steps are written at least this often.
+/// Longest time between flushes of steps.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Writes scalars of each step.
 #[derive(Debug)]
 pub(crate) struct TensorBoard {
     path: PathBuf,
-    /// `None` after an error.
+    /// Output; `None` after an error.
     out: Option<BufWriter<File>>,
     flushed: Instant,
 }
 
 impl TensorBoard {
-    /// Makes the file of an attempt in `DIR/tensorboard`.
+    /// Creates the file of an attempt in `DIR/tensorboard`.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub(crate) fn create(dir: &Path, attempt: u32) -> Result<Self, IoError> {
         let folder = dir.join("tensorboard");
         create_folders(&folder, Mode::Run)?;
-        // Readers take files with this word in their names, and in the order of these: attempts
-        // have one, the clocks of the hosts that they run on do not.
+        // Readers take files with `tfevents` in their names, in the order of names: attempts have
+        // an order, the clocks of the hosts that they run on do not.
         let path = folder.join(format!("events.out.tfevents.attempt-{attempt:06}"));
         let mut out = BufWriter::new(create_anew(&path, Mode::Run)?);
         let first = record(&Message::event(SystemTime::now()).string(3, "brain.Event:2").0);
@@ -98,7 +98,7 @@ impl TensorBoard {
 }
 
 impl Sink for TensorBoard {
-    /// Tells readers to forget steps of earlier attempts that this one repeats.
+    /// Makes readers forget steps of earlier attempts that this attempt repeats.
     fn begin_steps(&mut self, completed_steps: u64) {
         let start = Message::default().integer(1, 1); // SessionLog, status START
         let event = Message::event(SystemTime::now()).integer(2, completed_steps + 1);
@@ -127,7 +127,7 @@ fn unix_seconds(time: SystemTime) -> f64 {
 struct Message(Vec<u8>);
 
 impl Message {
-    /// An `Event` of some time.
+    /// Creates an `Event` of some time.
     fn event(time: SystemTime) -> Self {
         let mut message = Self::default();
         message.key(1, 1);
@@ -135,7 +135,7 @@ impl Message {
         message
     }
 
-    /// The number of a field and how its value is encoded.
+    /// Appends the number of a field and the encoding of its value.
     fn key(&mut self, field: u64, wire_type: u64) {
         self.variable(field << 3 | wire_type);
     }
@@ -176,7 +176,7 @@ impl Message {
     }
 }
 
-/// The bytes of a record with this content.
+/// Encodes a record with this content.
 fn record(content: &[u8]) -> Vec<u8> {
     let length = (content.len() as u64).to_le_bytes();
     let mut bytes = Vec::with_capacity(content.len() + 16);
@@ -187,7 +187,7 @@ fn record(content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// CRC-32C, rotated and moved, so that checksums of data with checksums in it are not regular
+/// CRC-32C, rotated and offset, so that checksums of data with checksums in it are not regular
 /// (`tensorflow/core/lib/hash/crc32c.h`).
 fn masked_checksum(bytes: &[u8]) -> u32 {
     let checksum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32;

@@ -1,4 +1,4 @@
-//! Telemetry as a whole: the files it writes and the lines it prints.
+//! Tests of telemetry as a whole: the files it writes and the lines it prints.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn finish(telemetry: &Telemetry) -> RankSummary {
     telemetry.finish_steps(SummaryOptions { attempt: 1, blocks_max: 8, has_series: false })
 }
 
-/// Steps of an attempt after the completed ones, and what they print.
+/// Runs the steps of an attempt after the completed ones; returns their series and output.
 fn train(
     options: TelemetryOptions,
     attempt: u32,
@@ -175,7 +175,7 @@ fn messages_appear_in_order() {
     assert_eq!(serde_json::json!(found), expected);
 }
 
-/// Both are printed when no step is made any more.
+/// Both are printed after the last step.
 #[test]
 fn a_line_has_the_step_that_was_made_when_it_was_told() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `yardstick agent`: started by `launch` on every host; not for people.
+//! `yardstick agent`, which `launch` starts on every host; not for people.
 
 use std::io::{BufReader, stdin, stdout};
 
@@ -14,7 +14,7 @@ pub(super) struct Agent {
     launch: String,
 }
 
-/// Its name on the command line.
+/// Name on the command line.
 pub(super) const NAME: &str = "agent";
 
 impl Agent {

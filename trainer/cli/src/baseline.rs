@@ -117,7 +117,7 @@ impl Add {
 
 impl Show {
     fn run(self) -> Outcome<ExitCode> {
-        // A store that cannot be listed is an error in a first night, too.
+        // A store that cannot be listed is an error on the first night, too.
         let store = if self.allow_none {
             Baselines::at(storage::open, &self.store).map_err(usage)?
         } else {
@@ -139,14 +139,14 @@ impl Show {
         print(table(&summaries))
     }
 
-    /// What is kept, by its name.
+    /// Returns the records that are kept, by key.
     fn found(&self, store: &Baselines) -> verdict::Result<Vec<(Key, Vec<Kept>)>> {
         let keys = store.keys()?.into_iter();
         let chosen = keys.filter(|key| key.to_string().contains(&self.only));
         chosen.map(|key| Ok((key.clone(), store.records(&key)?))).collect()
     }
 
-    /// Also nothing, which is what the first run is compared with.
+    /// Copies the chosen records, or none, which is what the first run is compared with.
     fn copy(
         &self,
         from: &Baselines,

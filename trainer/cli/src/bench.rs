@@ -37,14 +37,14 @@ pub(super) struct BenchCommand {
     pub(super) train: Train,
 }
 
-/// A repeat gives up on a steady state after so many steps for each that it should measure.
+/// Steps, for each that should be measured, after which a repeat stops waiting for a steady state.
 const STEPS_PER_MEASURED: u64 = 4;
 
-/// Fewer steps cannot show whether step times have settled.
+/// Fewest steps that can show whether step times have settled.
 const STEPS_TO_TELL: u64 = 42;
 
 impl BenchCommand {
-    /// The folders of the runs, where one for them is named.
+    /// Returns the folders of the runs, where a folder for them is named.
     pub(super) fn folders(&self) -> Option<Vec<PathBuf>> {
         Some(folders_in(self.train.out()?, self.repeats).collect())
     }
@@ -74,14 +74,15 @@ impl BenchCommand {
     }
 }
 
-/// Folder of this bench, as `runs/bench-smoke-2026-11-25T02-00-07Z-3f9a21c7`: each of its repeats
-/// is made only when it begins, so the name alone keeps those of two from being mixed.
+/// Returns the folder of this bench, as `runs/bench-smoke-2026-11-25T02-00-07Z-3f9a21c7`. Repeats
+/// are created only when they begin, so the name alone keeps those of two benches apart.
 fn new_root(workload: &str) -> PathBuf {
     let random = RandomState::new().hash_one(std::process::id()) as u32;
     Path::new("runs").join(format!("{}-{random:08x}", dated(&format!("bench-{workload}"))))
 }
 
-/// One repeat: until so many steady steps are measured, unless the options say how many there are.
+/// Returns the options of a repeat that ends after so many steady steps, unless its steps are
+/// given.
 fn until_measured(options: &RunOptions, wanted: u64, out: PathBuf) -> RunOptions {
     let scheduled = options.config.workload.schedule.steps;
     let bound = STEPS_PER_MEASURED * wanted.max(STEPS_TO_TELL);

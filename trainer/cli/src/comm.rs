@@ -57,7 +57,7 @@ pub(super) struct Comm {
     pub(super) log: LogArguments,
 }
 
-/// The size of a buffer, which has at least one element.
+/// Parses the size of a buffer, which has at least one element.
 fn bytes(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text)?;
     if bytes < 4 { Err(format!("{text:?}: expected at least 4 bytes")) } else { Ok(bytes) }

@@ -77,10 +77,10 @@ pub(super) struct Compare {
     json: bool,
 }
 
-/// Checks flags of a comparison that will be run elsewhere.
+/// Checks the flags of a comparison that will run elsewhere.
 ///
 /// # Errors
-/// Exit code 2 for what is no flag of it.
+/// Exit code 2 for anything that is not a flag of `compare`.
 pub(super) fn check_flags(flags: &[String]) -> Outcome<()> {
     let command = ["yardstick", "compare"].map(str::to_owned);
     let sides = ["BASE", "NEW"].map(str::to_owned);
@@ -159,7 +159,7 @@ impl Compare {
         })
     }
 
-    /// Whether its sides are the two words after the flags.
+    /// Returns whether the sides are the two words after the flags.
     fn is_of_base_and_new(&self) -> bool {
         let is = |place: Option<&Places>, name: &str| {
             place.is_some_and(|place| place.0 == [PathBuf::from(name)])
@@ -179,8 +179,8 @@ impl Compare {
         }
     }
 
-    /// The first run on new machines has nothing to be compared with: an error, unless it was
-    /// expected. Machines that have changed are not new.
+    /// Reports that there is nothing to compare with, as for the first run on new machines: an
+    /// error, unless it was expected. Machines that have changed are not new.
     fn without_baseline(&self, key: &Key, changed: Option<String>) -> Outcome<ExitCode> {
         let Places(stores) = self.base.as_ref().expect("required without --run");
         let stores: Vec<_> = stores.iter().map(|path| path.display().to_string()).collect();

@@ -36,7 +36,7 @@ struct Found {
     cuda: Cuda,
 }
 
-/// The processor, with the kernels that it has.
+/// Processor, with the kernels that it supports.
 #[derive(Debug, Serialize)]
 struct Cpu {
     model: Option<String>,
@@ -46,7 +46,7 @@ struct Cpu {
     matmul_kernels: MatmulKernels,
 }
 
-/// Instruction sets, as a record names them.
+/// Instruction sets, with the names that they have in a record.
 #[derive(Debug, Serialize)]
 struct MatmulKernels {
     f32: &'static str,
@@ -55,7 +55,7 @@ struct MatmulKernels {
 
 #[derive(Debug, Serialize)]
 struct Cuda {
-    /// Why training on CUDA is impossible here; `null` where it is possible.
+    /// Reason why training on CUDA is impossible here; `null` where it is possible.
     unusable: Option<String>,
     devices: Vec<DeviceProperties>,
     libraries: Vec<LibraryRow>,
@@ -67,7 +67,7 @@ struct LibraryRow {
     name: &'static str,
     version: Option<String>,
     path: Option<PathBuf>,
-    /// Why it cannot be used.
+    /// Reason why it cannot be used.
     problem: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl Cpu {
 }
 
 impl Cuda {
-    /// Libraries first: devices are listed by what was opened then.
+    /// Opens the libraries, then lists the devices: the list uses the libraries that were opened.
     fn on_this_machine() -> Self {
         let libraries = LIBRARIES.iter().map(LibraryRow::of).collect();
         let devices = cuda::devices();
@@ -191,7 +191,7 @@ impl Cuda {
     }
 }
 
-/// One library, and how it is opened.
+/// Library, and how it is opened.
 struct Listed {
     name: &'static str,
     required: Required,

@@ -13,7 +13,7 @@ use trainer::doctor::{self, DoctorOptions, Required};
 use trainer::failure::{Failure, Outcome};
 use trainer::time_limit::within;
 
-/// How long the file of the report may take.
+/// Timeout of writing the report file.
 const REPORT_WITHIN: Duration = Duration::from_secs(5);
 use trainer::run::Exit;
 
@@ -84,8 +84,8 @@ impl Doctor {
     }
 }
 
-/// Writes the file, and the folders that it is in. Where that fails or storage hangs, stderr says
-/// so: the exit code is that of the checks.
+/// Writes the file and creates its folders. If that fails or storage hangs, stderr says so: the
+/// exit code is that of the checks.
 fn write(file: PathBuf, text: String) {
     let shown = file.display().to_string();
     let write = move || {

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// By the words of the command; the empty ones are those of the program.
+/// Examples by the words of the command; empty words stand for the program.
 const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "",
@@ -96,7 +96,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("man", &["yardstick man | man -l -", "yardstick man --out ~/.local/share/man/man1"]),
 ];
 
-/// Adds to the help of each command its examples.
+/// Adds examples to the help of each command.
 pub(super) fn added(command: Command) -> Command {
     added_to("", command)
 }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::Arguments;
 
-    /// The paths of all commands that the help shows, and what it says of each.
+    /// Returns the paths of all visible commands, and their help texts.
     fn helps(path: &str, command: &mut Command) -> Vec<(String, String)> {
         let mut found = vec![(path.to_owned(), command.render_long_help().to_string())];
         for command in command.get_subcommands_mut() {

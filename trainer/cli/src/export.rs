@@ -57,7 +57,8 @@ impl Export {
         ))
     }
 
-    /// The folder of the run, and the name of the checkpoint if the path or --checkpoint has one.
+    /// Returns the folder of the run, and the name of the checkpoint if the path or --checkpoint
+    /// has one.
     fn source(&self) -> Outcome<(&Path, Option<String>)> {
         let is_run = self.folder.join("checkpoints").is_dir();
         let parent = self.folder.parent().filter(|parent| parent.ends_with("checkpoints"));
@@ -82,8 +83,8 @@ fn newest(store: &Store, folder: &Path) -> Outcome<String> {
     })
 }
 
-/// Reads a checkpoint of a run that may still be training and remove it meanwhile. Then it reads
-/// the newest one of that time; a checkpoint that was named is an error.
+/// Reads a checkpoint of a run that may still be training and may remove it meanwhile. If it is
+/// removed, reads the newest one at that time; if it was named, returns an error.
 fn from_active_run<T>(
     named: Option<String>,
     newest: impl Fn() -> Outcome<String>,
@@ -94,7 +95,7 @@ fn from_active_run<T>(
     let mut last = None;
     for _ in 0..tries {
         let checkpoint = named.clone().map_or_else(&newest, Ok)?;
-        // The newest existed when it was found.
+        // The newest checkpoint existed when it was found.
         let existed = named.is_none() || holds(&checkpoint);
         let removed = |failure: &Failure| {
             failure.code == ExitCode::Checkpoint && existed && !holds(&checkpoint)
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads checkpoints that are removed meanwhile, except the one of read number `sound`.
+    /// Reads checkpoints that are removed meanwhile, except for read number `sound`.
     fn read(named: Option<&str>, sound: usize) -> (Outcome<String>, usize) {
         read_failing(ExitCode::Checkpoint, named, sound)
     }

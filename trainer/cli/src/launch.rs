@@ -71,7 +71,7 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Format of what is logged on stderr: JSON also where that is what ranks log.
+    /// Returns the format of log lines on stderr: JSON also where ranks log JSON.
     pub(super) fn log_format(&self) -> LogFormat {
         let launched = parsed(&self.command).map(|launched| launched.command.log_format());
         if launched.is_ok_and(|format| format == LogFormat::Json) {
@@ -142,13 +142,13 @@ fn environment(error: launch::Error) -> Failure {
     Failure::new(ExitCode::Environment, error)
 }
 
-/// The command, as a rank reads it.
+/// Parses the command as a rank does.
 fn parsed(command: &[OsString]) -> Result<Arguments, clap::Error> {
     let words = std::iter::once(OsString::from("yardstick")).chain(command.iter().cloned());
     Arguments::try_parse_from(words)
 }
 
-/// Checks the command as every rank would, and finds the folders in which it leaves records.
+/// Checks the command as every rank would, and returns the folders in which it leaves records.
 fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
     let parsed =
         parsed(command).map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
@@ -177,7 +177,7 @@ fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
     })
 }
 
-/// Differs between launches.
+/// Returns an id that differs between launches.
 fn id() -> String {
     let unix_ms = record::text::unix_time::unix_ms();
     format!("{}-{}-{unix_ms}", record::machine::host_name(), std::process::id())

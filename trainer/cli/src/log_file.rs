@@ -1,4 +1,4 @@
-//! A file that gets what an operator should know, beside stderr: a pod's log is gone with its pod.
+//! Log file for the operator, beside stderr: a pod's log is gone with its pod.
 
 use std::fmt::Display;
 use std::fs::{self, OpenOptions};
@@ -12,21 +12,20 @@ use device::threads;
 
 use super::say;
 
-/// How long the end of a process waits for what is not written yet.
+/// Time that the end of a process waits for unwritten lines.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lines are appended by a thread of its own, since storage may hang.
+/// Log file to which a thread of its own appends lines, since storage may hang.
 #[derive(Debug)]
 pub(super) struct LogFile {
-    /// There until the end.
+    /// Present until the end.
     lines: Option<Sender<String>>,
-    /// Disconnected when all is written.
+    /// Disconnected once everything is written.
     written: Receiver<()>,
 }
 
 impl LogFile {
-    /// The file and the folders that it is in are made as soon as possible; where that fails,
-    /// stderr says so.
+    /// Starts to create the file and its folders; if that fails, stderr says so.
     pub(super) fn new(path: PathBuf) -> Self {
         let (lines, told) = mpsc::channel();
         let (end, written) = mpsc::channel();
@@ -48,7 +47,7 @@ impl LogFile {
     pub(super) fn say(&self, line: &str) {
         if let Some(lines) = &self.lines {
             let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
-            // Which fails where the file could not be made.
+            // Fails if the file could not be created.
             let _ = lines.send(format!("{now} {line}\n"));
         }
     }

@@ -60,7 +60,7 @@ struct Arguments {
     command: Command,
 }
 
-/// Shown by `--help` and in the man page.
+/// Exit codes, shown by `--help` and in the man page.
 const EXIT_CODES: &str = "\
 Exit codes of a process:
    0  done
@@ -113,7 +113,7 @@ struct LogArguments {
 }
 
 impl Command {
-    /// Format of what is logged on stderr.
+    /// Returns the format of log lines on stderr.
     fn log_format(&self) -> LogFormat {
         match self {
             Self::Train(train) => train.log.format,
@@ -126,7 +126,7 @@ impl Command {
         }
     }
 
-    /// Whether it computes on all cores without being a rank.
+    /// Returns whether the command computes on all cores without being a rank.
     fn computes_alone(&self) -> bool {
         matches!(
             self,
@@ -148,7 +148,7 @@ fn main() -> std::process::ExitCode {
 fn run() -> ExitCode {
     trainer::run::start_clock::begin_process();
     process_limits::raise_open_files();
-    // Otherwise that signal ends the process.
+    // Otherwise SIGXFSZ ends the process.
     let _ = ::launch::signals::survive_file_size_limit();
     let mut command = examples::added(Arguments::command());
     let matches = command.try_get_matches_from_mut(std::env::args_os());
@@ -193,13 +193,13 @@ fn run() -> ExitCode {
     outcome.unwrap_or_else(|failure| report(&failure))
 }
 
-/// Says what is wrong with the arguments, or shows what they ask for: `--help`, `--version`.
+/// Reports what is wrong with the arguments, or shows what they ask for: `--help`, `--version`.
 fn reject(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print();
         return ExitCode::Done;
     }
-    // What cannot be parsed has no format.
+    // A command line that cannot be parsed has no parsed format.
     let words: Vec<_> = std::env::args().collect();
     let is_json = words.windows(2).any(|pair| pair == ["--log-format", "json"])
         || words.iter().any(|word| word == "--log-format=json");
@@ -215,7 +215,7 @@ fn reject(error: &clap::Error) -> ExitCode {
     ExitCode::Usage
 }
 
-/// The text of an error of clap, where a parser of Rust had said it in words of its own.
+/// Returns the text of an error of clap, with the wording of Rust's parsers replaced by ours.
 fn reworded(error: &clap::Error) -> Option<String> {
     let problem = std::error::Error::source(error)?.to_string();
     let words = in_user_words(&problem);
@@ -228,14 +228,14 @@ const VERSION: &str = env!("YARDSTICK_VERSION");
 /// Commit of the sources, by `build.rs`; empty where it is unknown.
 const COMMIT: &str = env!("YARDSTICK_COMMIT");
 
-/// This program.
+/// Identity of this program.
 const PROGRAM: Program = Program {
     version: env!("CARGO_PKG_VERSION"),
     commit: if COMMIT.is_empty() { None } else { Some(COMMIT) },
     build: VERSION,
 };
 
-/// The failure of a verdict, with its exit code.
+/// Converts an error of a verdict to a failure with its exit code.
 fn judged<T>(result: verdict::Result<T>) -> Outcome<T> {
     result.map_err(|error| Failure::new(error.exit_code(), error))
 }
@@ -263,9 +263,9 @@ fn end_training(outcome: Outcome<Exit>) -> ExitCode {
     ::launch::signals::exit_immediately(code as i32)
 }
 
-/// Makes a panic on any thread end the process, with exit code 1: the other ranks would wait for a
-/// rank that lost one of its threads. Where a limit of the system is behind it, as in libraries
-/// that cannot start a thread, it is an error of the environment.
+/// Makes a panic on any thread end the process with exit code 1: the other ranks would wait for a
+/// rank that lost a thread. If a system limit caused it, as in libraries that cannot start a
+/// thread, it is an error of the environment.
 fn end_on_panic() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -284,7 +284,7 @@ fn end_on_panic() {
     }));
 }
 
-/// Writes text for people to stdout, without anything that a terminal obeys.
+/// Writes text for people to stdout, without terminal control sequences.
 fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
     write_line(&printable(&text.to_string()))
 }
@@ -299,7 +299,7 @@ fn write_line(text: &str) -> Outcome<ExitCode> {
     }
 }
 
-/// Writes a line to stderr, about what the user may not expect.
+/// Writes a line to stderr about something that the user may not expect.
 fn note(text: impl std::fmt::Display) {
     say("note", &text.to_string());
 }

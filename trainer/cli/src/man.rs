@@ -31,7 +31,7 @@ impl Man {
     }
 }
 
-/// With the plain version: a page holds for every build of it.
+/// Returns the command with the plain version: a page holds for every build of it.
 fn command() -> clap::Command {
     examples::added(Arguments::command()).version(env!("CARGO_PKG_VERSION"))
 }

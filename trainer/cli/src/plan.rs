@@ -46,7 +46,7 @@ pub(super) struct Plan {
     json: bool,
 }
 
-/// Far above any machine, and small enough that no product with it overflows.
+/// Largest number of ranks: far above any machine, and too small for a product with it to overflow.
 const RANKS_MAX: usize = 1 << 24;
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -74,8 +74,8 @@ impl Plan {
         Ok(if fails { ExitCode::Environment } else { ExitCode::Done })
     }
 
-    /// With the memory of the devices. What GPUs of other machines have beside them, as those of
-    /// `--device-memory` are, is not known.
+    /// Adds the memory of the devices to the plan. The host memory of other machines, as with
+    /// `--device-memory`, is not known.
     fn on_device(&self, plan: RankPlan, local: usize) -> Outcome<RankPlan> {
         if plan.device.is_none() {
             return match self.device_memory {
@@ -106,7 +106,8 @@ impl Plan {
         )
     }
 
-    /// The id depends on the content of data files, which a plan does not read.
+    /// Checks the expected id, which depends on the content of data files, which a plan does not
+    /// read.
     fn check_id(&self, config: &Config) -> Outcome<()> {
         let Some(expected) = &self.expect_id else { return Ok(()) };
         let name = &config.name;
@@ -125,7 +126,7 @@ impl Plan {
         )))
     }
 
-    /// Ranks on this machine: at most those of the run.
+    /// Returns the number of ranks on this machine: at most that of the run.
     fn local_ranks(&self) -> Outcome<usize> {
         let local = self.local_ranks.unwrap_or(self.ranks);
         if local > self.ranks {
@@ -136,7 +137,7 @@ impl Plan {
     }
 }
 
-/// What the table assumes where several ranks are on one machine.
+/// Assumptions of the table where several ranks are on one machine.
 const SHARED: &str = "\
 This assumes that the ranks of a machine can share memory. Shared gradients are counted once, for
 the rank that allocated them; `top` counts them for every rank that maps them. A run finds out
@@ -144,7 +145,7 @@ whether memory can be shared, plans accordingly, and records its plan (`ranks[].
 
 ";
 
-/// How accurate the table is for an engine that allocates during the step.
+/// Describes the accuracy of the table for an engine that allocates during the step.
 fn estimated(tolerance: f64) -> String {
     let percent = 100.0 * tolerance;
     format!(

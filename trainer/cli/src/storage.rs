@@ -1,4 +1,4 @@
-//! Stores of records on the places that checkpoints can be on: folders and object stores.
+//! Stores of records in folders and object stores, the places that checkpoints can be in.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use verdict::baseline::{Baselines, Entry, Storage, StorageError};
 
 use trainer::checkpoints::open::place_with;
 
-/// A store of records on a tier.
+/// Store of records on a tier.
 #[derive(Debug)]
 struct TierStorage(Arc<dyn Tier>);
 
-/// Opens the store at a path or URL, and touches nothing.
+/// Opens the store at a path or URL, without accessing it.
 ///
 /// # Errors
-/// When a URL is not one of an object store that can be used.
+/// If a URL is not that of a usable object store.
 pub(super) fn open(address: &str) -> Result<Box<dyn Storage>, StorageError> {
     Ok(Box::new(TierStorage(place_with(address, Duration::MAX, Mode::Umask)?)))
 }
 
-/// Keeps the record of a run in the store at a path or URL.
+/// Adds the record of a run to the store at a path or URL.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub(super) fn keep(address: &str, record: &Record) -> Result<(), anyhow::Error> {
     Baselines::at(open, address)?.add(record)?;
     Ok(())
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Several users add to a store.
+    /// Checks that files follow the umask: several users add to a store.
     #[test]
     fn files_of_a_store_have_the_mode_of_the_umask() {
         let folder = tempfile::tempdir().unwrap();

@@ -105,7 +105,7 @@ pub(super) struct Train {
     inject: Vec<Injection>,
 }
 
-/// A step, or the first and the last of several.
+/// Parses a step, or the first and the last of several.
 fn steps(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let steps = first.parse().ok().zip(last.parse().ok()).map(|(first, last)| first..=last);
@@ -114,14 +114,14 @@ fn steps(text: &str) -> Result<RangeInclusive<u64>, String> {
         .ok_or_else(|| format!("{text:?}: expected the first and the last step, as in 10..12"))
 }
 
-/// A variable that stands for a flag. An empty one is not set, as job files have them.
+/// Returns the variable that stands for a flag. An empty one counts as unset, as in job files.
 fn unless_empty(name: &'static str) -> Resettable<OsStr> {
     let value = std::env::var_os(name);
     let is_empty = value.is_some_and(|it| it.to_str().is_some_and(|it| it.trim().is_empty()));
     if is_empty { Resettable::Reset } else { Resettable::Value(name.into()) }
 }
 
-/// Where a target loss is from: the flag comes first.
+/// Returns the origin of a target loss: the flag takes precedence.
 fn target_origin() -> &'static str {
     let is_flag = |word: std::ffi::OsString| {
         word.to_str().is_some_and(|word| word.split('=').next() == Some("--target-loss"))
@@ -138,7 +138,8 @@ fn finite(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{text:?}: expected a number, here or as TARGET_LOSS"))
 }
 
-/// Warnings by default; `RUST_LOG` selects more or less. A closed stderr does not end the run.
+/// Sets up the log on stderr: warnings by default; `RUST_LOG` selects more or less. A closed stderr
+/// does not end the run.
 fn log_to_stderr(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -153,7 +154,7 @@ fn log_to_stderr(format: LogFormat) {
     }
 }
 
-/// The configuration that `train` reads for these arguments.
+/// Returns the configuration that `train` reads for these arguments.
 pub(super) fn config_of(arguments: &[String]) -> Outcome<Config> {
     #[derive(Debug, Parser)]
     struct Line {
@@ -194,7 +195,7 @@ impl Train {
         })
     }
 
-    /// The folder of the run, where one is named.
+    /// Returns the folder of the run, if one is named.
     pub(super) fn out(&self) -> Option<&Path> {
         self.out.as_deref()
     }
@@ -203,12 +204,12 @@ impl Train {
         Config::load(&self.workload, &self.overrides())
     }
 
-    /// Whether the folder must be empty.
+    /// Returns whether the folder must be empty.
     pub(super) fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// The `--set` values, and the flags that are short for one.
+    /// Returns the `--set` values, and the flags that are short for one.
     fn overrides(&self) -> Vec<String> {
         let mut all = self.overrides.clone();
         let mut set = |key: &str, value: Option<String>| {

@@ -1,8 +1,8 @@
-//! How fast a tier is written, read and listed, without training.
+//! Benchmark of writing, reading and listing a tier, without training.
 //!
-//! Every thread stands for a process of a checkpoint: it writes a file of its own and makes it
-//! durable, and reads the file of another one from cold storage. A duration is that of the slowest
-//! thread, and a throughput all bytes divided by it.
+//! Every thread stands for a process of a checkpoint: it writes a file of its own, makes it
+//! durable, and reads another thread's file from cold storage. A duration is that of the slowest
+//! thread; throughput is all bytes divided by it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ use super::bench_folder::{LOCK, locked, new_name, remove_abandoned};
 use super::open::place;
 use crate::data::bench::drop_pages;
 
-/// Size of one write and of one read: that of a chunk of a checkpoint.
+/// Size of one write and of one read: a chunk of a checkpoint.
 const PIECE_BYTES: usize = 16 << 20;
-/// Small files of each thread, each of this size.
+/// Number and size of the small files of each thread.
 const SMALL_FILES: usize = 32;
 const SMALL_BYTES: usize = 4096;
-/// How often each thread lists its folder.
+/// Number of times that each thread lists its folder.
 const LISTS: usize = 8;
 
-/// What is measured on each tier.
+/// Load to measure on each tier.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     /// Bytes of all threads together.
@@ -48,33 +48,33 @@ pub struct TierRates {
     pub threads: usize,
     /// Bytes of all threads together.
     pub bytes: u64,
-    /// Time of writing them durably.
+    /// Seconds to write all bytes durably.
     pub write_seconds: f64,
-    /// Rate of that.
+    /// Write rate.
     pub write_gib_per_second: f64,
-    /// Time of reading them.
+    /// Seconds to read all bytes.
     pub read_seconds: f64,
-    /// Rate of that.
+    /// Read rate.
     pub read_gib_per_second: f64,
-    /// Whether nothing of the files was in the page cache when they were read: false where the
-    /// kernel keeps them there or cannot tell. `None` for an object store.
+    /// True if the files were absent from the page cache when they were read; false if the kernel
+    /// keeps them there or cannot say. `None` for an object store.
     pub read_is_cold: Option<bool>,
-    /// Small files that are created, each durable.
+    /// Rate of creating small files, each durable.
     pub creates_per_second: f64,
-    /// Small files whose size is read.
+    /// Rate of reading the size of small files.
     pub stats_per_second: f64,
-    /// Listings of a folder with so many small files as each thread creates.
+    /// Rate of listing a folder with as many small files as each thread creates.
     pub lists_per_second: f64,
-    /// Small files that are removed.
+    /// Rate of removing small files.
     pub deletes_per_second: f64,
 }
 
-/// Measures the tier at an address. Everything it writes is in one folder, which is removed, also
-/// after an error; so are folders above it that did not exist, and those that processes which were
-/// killed a day ago have left.
+/// Measures the tier at an address. Everything that it writes is in one folder. The folder is
+/// removed, also after an error, and so are parent folders that did not exist, and folders that
+/// processes killed more than a day ago have left.
 ///
 /// # Errors
-/// When files of it cannot be written, read or removed.
+/// If its files cannot be written, read or removed.
 pub fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let is_local = !address.contains("://");
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };
@@ -90,13 +90,13 @@ pub fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     Ok(rates)
 }
 
-/// Folders that writing creates, the deepest first.
+/// Returns the folders that writing will create, the deepest first.
 fn absent_folders(root: &Path) -> Vec<PathBuf> {
     let is_absent = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     root.ancestors().take_while(is_absent).map(Path::to_owned).collect()
 }
 
-/// A folder on a tier that nobody else uses.
+/// Folder on a tier that nobody else uses.
 struct Scratch {
     tier: Arc<dyn Tier>,
     folder: String,
@@ -105,7 +105,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// The lock ends before the folder is removed: NFS keeps files that are open.
+    /// Measures with the folder locked, until before it is removed: NFS keeps files that are open.
     fn measure_locked(&self, address: &str, load: Load) -> Result<TierRates, Error> {
         let lock = || locked(&self.tier.path(&self.folder));
         let _lock = self.is_local.then(lock).transpose()?;
@@ -117,7 +117,7 @@ impl Scratch {
         let bytes = per_thread * threads as u64;
         let content = incompressible(2 * PIECE_BYTES);
         let write_seconds = slowest(threads, |thread| self.write(thread, per_thread, &content))?;
-        // Before: the folder is there.
+        // The folder exists only after the write.
         let filesystem =
             if self.is_local { Some(Filesystem::of(Path::new(address))?) } else { None };
         let is_cold = if self.is_local { Some(self.drop_pages(threads)?) } else { None };
@@ -160,13 +160,13 @@ impl Scratch {
         format!("{}/t{thread:03}/{file}", self.folder)
     }
 
-    /// Writes a file that is durable at the end.
+    /// Writes a file, which is durable at the end.
     fn write(&self, thread: usize, bytes: u64, content: &[u8]) -> Result<(), IoError> {
         let mut upload = self.tier.create(&self.key(thread, "data"))?;
         let mut left = bytes;
         let mut piece = thread;
         while left > 0 {
-            // Blocks of other bytes each time, for storage that finds duplicates.
+            // Other bytes in each block, for storage that deduplicates.
             let start = piece * 4099 % PIECE_BYTES;
             let now = left.min(PIECE_BYTES as u64);
             upload.write(&content[start..start + now as usize])?;
@@ -189,7 +189,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Removes the files from the page cache, and tells whether that worked.
+    /// Drops the files from the page cache and returns whether that worked.
     fn drop_pages(&self, threads: usize) -> Result<bool, IoError> {
         let mut is_cold = true;
         for thread in 0..threads {
@@ -214,7 +214,7 @@ impl Scratch {
     }
 }
 
-/// Seconds that the slowest of the threads needs, all of which start at once.
+/// Returns the seconds of the slowest thread; all threads start at once.
 fn slowest(
     threads: usize,
     act: impl Fn(usize) -> Result<(), IoError> + Sync,
@@ -242,7 +242,7 @@ fn slowest(
     })
 }
 
-/// Bytes of xorshift64, which no file system compresses.
+/// Returns bytes of xorshift64, which no file system can compress.
 fn incompressible(size: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(size);

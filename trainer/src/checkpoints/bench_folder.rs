@@ -1,5 +1,5 @@
-//! Folders in which tiers are measured: their names, the lock that says that one is in use, and the
-//! removal of those that a killed process has left.
+//! Folders in which tiers are measured: their names, the lock on a folder in use, and the removal
+//! of folders that a killed process has left.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -13,13 +13,15 @@ use record::text::unix_time::unix_ms;
 
 const PREFIX: &str = "yardstick-bench-";
 
-/// The file that is locked as long as the folder is in use.
+/// File that is locked as long as the folder is in use.
 pub(super) const LOCK: &str = "lock";
 
-/// Locks of other nodes are not seen on every file system: no measurement takes so long.
+/// Age at which a folder counts as abandoned, as not every file system shows locks of other nodes:
+/// no measurement takes so long.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Name of a new folder. Nodes may begin at the same moment, and pods have the same process ids.
+/// Returns the name of a new folder. Nodes may begin at the same moment, and pods have equal
+/// process ids.
 pub(super) fn new_name() -> String {
     let [host, process] = [record::machine::host_name(), std::process::id().to_string()];
     format!("{PREFIX}{host}-{process}-{:x}", unix_ms())
@@ -29,12 +31,12 @@ pub(super) fn new_name() -> String {
 pub(super) fn locked(folder: &Path) -> Result<File, IoError> {
     create_folders(folder, Mode::Run)?;
     let file = regular_file::open_to_append(&folder.join(LOCK), Mode::Run)?;
-    // Nobody else has this name; without locks the folder is not removed by others.
+    // Nobody else has this name; without locks, no other process removes the folder.
     let _ = file.try_lock();
     Ok(file)
 }
 
-/// Removes folders that killed processes have left below a root, as far as it is allowed to.
+/// Removes folders that killed processes have left below a root, as far as permissions allow.
 pub(super) fn remove_abandoned(tier: &dyn Tier, root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -46,7 +48,7 @@ pub(super) fn remove_abandoned(tier: &dyn Tier, root: &Path) {
     }
 }
 
-/// Whether it is the name of a folder from long ago.
+/// Returns whether a name is that of an abandoned folder.
 fn is_old(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let parts: Vec<_> = rest.rsplitn(3, '-').collect();
@@ -56,7 +58,7 @@ fn is_old(name: &str) -> bool {
     !host.is_empty() && begun.is_some_and(|begun| end(begun) < unix_ms())
 }
 
-/// Whether it is locked, or that is not known. Without the file it was left before it was locked.
+/// Returns whether the folder is, or may be, locked. Without a lock file it is not in use.
 fn may_be_in_use(folder: &Path) -> bool {
     match regular_file::open_to_write(&folder.join(LOCK)) {
         Ok(file) => {

@@ -1,4 +1,4 @@
-//! When a checkpoint gets to each tier.
+//! Schedule of the checkpoints of each tier.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::tier_set::TierSet;
 use record::text::Interval;
 use record::{Attempt, CadenceRecord, Status};
 
-/// Mean time between failures of one accelerator, from which a run that has not failed starts:
-/// Meta's research clusters (arXiv:2410.21680).
+/// Initial mean time between failures of one accelerator, before a run has failed: Meta's research
+/// clusters (arXiv:2410.21680).
 const RANK_MEAN: Duration = Duration::from_secs(50_000 * 3600);
 
-/// Until a first save has shown what saves cost.
+/// Interval until a first save has measured the cost of saves.
 const UNMEASURED: Duration = Duration::from_secs(60);
 
-/// The clock of each tier, which is that of rank 0.
+/// Clocks of the tiers; rank 0's decide.
 #[derive(Debug)]
 pub(crate) struct Cadence {
     tiers: Vec<TierClock>,
@@ -28,23 +28,23 @@ struct TierClock {
     name: &'static str,
     every: Interval,
     last: Option<Instant>,
-    /// What the last save to it has shown.
+    /// Cost of the last save to the tier.
     measured: Option<SaveCost>,
 }
 
-/// What a save costs.
+/// Cost of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SaveCost {
-    /// For how long it stops training.
+    /// Time for which training is stopped.
     pub(crate) stall: Duration,
-    /// From its trigger until it is durable on the tier.
+    /// Time from its trigger until it is durable on the tier.
     pub(crate) durable: Duration,
 }
 
-/// How often the job fails.
+/// Failure rate of the job.
 #[derive(Debug, Clone, Copy)]
 enum Failures {
-    /// By the configuration.
+    /// Mean time from the configuration.
     Given(Duration),
     Observed(FailureRate),
 }
@@ -59,7 +59,8 @@ impl Failures {
 }
 
 impl Cadence {
-    /// For a job of so many ranks; `mean` is the time between its failures, if that is known.
+    /// Creates the clocks of a job of `world` ranks; `mean` is the time between its failures, if
+    /// known.
     pub(crate) fn new(planned: &[Planned], mean: Option<Duration>, world: usize) -> Self {
         let now = Instant::now();
         let clock = |tier: &Planned| TierClock {
@@ -75,7 +76,7 @@ impl Cadence {
         }
     }
 
-    /// Learns from the earlier attempts of the run how often it fails.
+    /// Updates the failure rate with the earlier attempts of the run.
     pub(crate) fn observe(&mut self, attempts: &[Attempt]) {
         let Failures::Observed(rate) = &mut self.failures else { return };
         for attempt in attempts {
@@ -84,8 +85,8 @@ impl Cadence {
         }
     }
 
-    /// The tiers that a checkpoint of this step, counted from 1, has to get to. Rank 0 has the
-    /// clock of all.
+    /// Returns the tiers that a checkpoint of this step, counted from 1, must reach. Only rank 0
+    /// decides by time.
     pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
         let mut due = TierSet::default();
         for (tier, clock) in self.tiers.iter().enumerate() {
@@ -111,20 +112,20 @@ impl Cadence {
         }
     }
 
-    /// Keeps what a save to a tier has cost.
+    /// Records the cost of a save to a tier.
     pub(crate) fn measured(&mut self, tier: usize, cost: SaveCost) {
         self.tiers[tier].measured = Some(cost);
     }
 
-    /// The interval that loses least time, and not less than a save takes: one is in flight at a
-    /// time.
+    /// Returns the interval that loses the least time, but at least the duration of a save: one is
+    /// in flight at a time.
     fn interval(&self, clock: &TierClock) -> Duration {
         clock.measured.map_or(UNMEASURED, |SaveCost { stall, durable }| {
             optimal_interval(stall, self.failures.mean()).max(durable)
         })
     }
 
-    /// The intervals that were calculated.
+    /// Returns the calculated intervals.
     pub(crate) fn calculated(&self) -> Vec<CadenceRecord> {
         let automatic = self.tiers.iter().filter(|clock| clock.every == Interval::Auto);
         let record = |clock: &TierClock| {

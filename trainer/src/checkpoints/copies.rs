@@ -1,5 +1,5 @@
-//! Copies of checkpoints to farther tiers: their routes, reports of those that fail, and the wait
-//! for them at the end of an attempt.
+//! Copies of checkpoints to farther tiers: their routes, reports of failed copies, and the wait for
+//! copies at the end of an attempt.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,44 +14,45 @@ use crate::ranks::Ranks;
 use crate::step::Trainer;
 use crate::tier_set::TierSet;
 
-/// Interval of checks for a request to stop in the wait for copies.
+/// Interval between checks for a stop request while waiting for copies.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// A wait that lasts longer is reported.
+/// Longest wait that is not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
 
-/// Copies from the tier that ranks save on to each farther one that all ranks can use.
+/// Copies from the tier that ranks save on to each farther tier that all ranks can use.
 #[derive(Debug)]
 pub(super) struct Copies {
     promoter: Promoter,
     /// Position of each route's target among the tiers of the run.
     targets: Vec<usize>,
-    /// Targets to which copies from another tier failed: they count as failing until one succeeds.
+    /// Targets to which copies from another tier failed; they count as failing until a copy
+    /// succeeds.
     unsettled: TierSet,
 }
 
-/// A tier that copies can be sent to.
+/// Tier that copies can be sent to.
 #[derive(Debug)]
 pub(super) struct Target<'run> {
-    /// Its position among the tiers of the run.
+    /// Position among the tiers of the run.
     pub(super) position: usize,
     pub(super) member: &'run Member,
-    /// Number of checkpoints that stay there.
+    /// Number of checkpoints kept there.
     pub(super) keep: usize,
 }
 
-/// Limits of a wait for copies, and where it is reported.
+/// Limits of a wait for copies, and the receiver of its reports.
 pub(super) struct Wait<'run> {
-    /// Without a request to stop.
+    /// Limit without a stop request.
     pub(super) patience: Duration,
-    /// From a request to stop on: the scheduler that sent it kills the run soon.
+    /// Limit after a stop request: the scheduler that sent it kills the run soon.
     pub(super) stop_grace: Duration,
     pub(super) stop_requested: &'run dyn Fn() -> bool,
-    /// Gets a sentence where the wait is long.
+    /// Receives a sentence if the wait is long.
     pub(super) report: &'run dyn Fn(String),
 }
 
-/// The error of a route on one rank.
+/// Error of a route on one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Cause {
     /// Position of the target.
@@ -59,11 +60,11 @@ struct Cause {
     error: String,
 }
 
-/// A tier to which copies begin to fail.
+/// Tier to which copies begin to fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failing {
     pub(super) tier: usize,
-    /// The first rank that knows the cause.
+    /// First rank that knows the cause.
     pub(super) rank: Option<usize>,
     pub(super) error: String,
 }
@@ -94,7 +95,7 @@ impl Copies {
         Ok(Some(Self { promoter, targets, unsettled }))
     }
 
-    /// Starts to copy a checkpoint to those of these tiers that are farther.
+    /// Starts to copy a checkpoint to the farther tiers among `due`.
     pub(super) fn submit(&self, checkpoint: &str, due: TierSet) {
         for (route, tier) in self.targets.iter().enumerate() {
             if due.contains(*tier)
@@ -105,7 +106,8 @@ impl Copies {
         }
     }
 
-    /// Tiers to which this rank's last try failed, also one from another tier. Allocates nothing.
+    /// Returns the tiers to which this rank's last try failed, also from another tier. Allocates
+    /// nothing.
     pub(super) fn failing(&self) -> TierSet {
         let mut failing = TierSet::default();
         for (route, tier) in self.targets.iter().enumerate() {
@@ -118,17 +120,17 @@ impl Copies {
         failing
     }
 
-    /// State of each route.
+    /// Returns the state of each route.
     pub(super) fn status(&self) -> Vec<RouteStatus> {
         self.promoter.status()
     }
 
-    /// State of each route, with the position of its target.
+    /// Returns the state of each route, with the position of its target.
     pub(super) fn status_by_tier(&self) -> impl Iterator<Item = (usize, RouteStatus)> {
         self.targets.iter().copied().zip(self.promoter.status())
     }
 
-    /// This rank's errors on these tiers.
+    /// Returns this rank's errors on these tiers.
     fn causes(&self, of: TierSet) -> Vec<Cause> {
         let failing = self.failing();
         let is_asked = |tier: usize| of.contains(tier) && failing.contains(tier);
@@ -138,7 +140,7 @@ impl Copies {
         routes.filter_map(cause).collect()
     }
 
-    /// Waits until this rank has nothing left to copy; whether that is so when the time is over.
+    /// Waits until this rank has nothing left to copy. Returns whether it finished in time.
     #[must_use]
     pub(super) fn finish(&self, wait: &Wait<'_>) -> bool {
         let started = Instant::now();
@@ -166,7 +168,7 @@ impl Copies {
         }
     }
 
-    /// Sentence about the copies in progress.
+    /// Returns a sentence about the copies in progress.
     fn in_progress(&self, left: Duration) -> Option<String> {
         let route = |RouteStatus { tier, in_progress, is_failing, last_error, .. }| {
             let name: String = in_progress?;
@@ -181,24 +183,24 @@ impl Copies {
     }
 }
 
-/// Tiers to which copies fail on some rank, as all ranks know from the votes of their steps.
+/// Tiers to which copies fail on some rank, known to all ranks from the votes of their steps.
 #[derive(Debug, Default)]
 pub(super) struct CopyWatch {
     failing: TierSet,
 }
 
-/// What has changed since the step before.
+/// Changes since the step before.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     /// Tiers to which copies begin to fail.
     pub(super) failing: Vec<Failing>,
-    /// Tiers to which they succeed again.
+    /// Tiers to which copies succeed again.
     pub(super) recovered: Vec<usize>,
 }
 
 impl CopyWatch {
-    /// Compares what the votes of a step say with those of the step before. Collective where copies
-    /// to another tier fail: then each rank sends its error.
+    /// Compares the votes of a step with those of the step before. Collective where copies to
+    /// another tier begin to fail: each rank then sends its error.
     pub(super) fn observe(
         &mut self,
         failing: TierSet,
@@ -206,7 +208,7 @@ impl CopyWatch {
         ranks: &Ranks<'_>,
     ) -> Outcome<Changes> {
         let before = std::mem::replace(&mut self.failing, failing);
-        // A tier that is saved on now is no target any more.
+        // A tier that is saved on now is no longer a target.
         let is_target = |tier: &usize| copies.is_none_or(|copies| copies.targets.contains(tier));
         let recovered = before.without(failing).positions().filter(is_target).collect();
         let new = failing.without(before);
@@ -220,7 +222,7 @@ impl CopyWatch {
     }
 }
 
-/// The cause that the first of all ranks has for a tier.
+/// Returns the cause from the first rank that has one for a tier.
 fn first_cause(causes: &[Vec<Cause>], tier: usize) -> Failing {
     let of_ranks = causes.iter().enumerate().flat_map(|(rank, causes)| {
         causes.iter().filter(|cause| cause.tier == tier).map(move |cause| (rank, &cause.error))
@@ -231,7 +233,7 @@ fn first_cause(causes: &[Vec<Cause>], tier: usize) -> Failing {
 }
 
 impl Checkpointer {
-    /// Starts the threads that copy checkpoints from the tier in use to farther ones, after those
+    /// Starts the threads that copy checkpoints from the tier in use to farther tiers, after those
     /// that copied from another tier have stopped.
     pub(crate) fn start_copies(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
         let before = self.copies.take().map(|copies| copies.status()).unwrap_or_default();
@@ -263,8 +265,8 @@ impl Checkpointer {
     }
 
     /// Resumes what an earlier attempt may have left half-way: copies of the restored checkpoint,
-    /// if the tier in use has it on all ranks. Where a node has lost its disk, the others would
-    /// wait at the end for a copy that never comes. Collective.
+    /// if the tier in use has it on all ranks. If a node has lost its disk, the other nodes would
+    /// wait at the end for a copy that never arrives. Collective.
     pub(super) fn resume_copies(&self, checkpoint: &str, ranks: &Ranks<'_>) -> Outcome<()> {
         let holds = self.present().store.holds(checkpoint).is_ok_and(|holds| holds);
         let all = ranks.gather_bytes(&[u8::from(holds)])?;
@@ -276,13 +278,13 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Tiers to which this rank's copies fail.
+    /// Returns the tiers to which this rank's copies fail.
     pub(crate) fn failing_copies(&self) -> TierSet {
         self.copies.as_ref().map(Copies::failing).unwrap_or_default()
     }
 
-    /// Warns where copies to a tier begin to fail on any rank, or succeed again: `failing` is what
-    /// the ranks have said in the votes of a step. Collective.
+    /// Warns where copies to a tier begin to fail on any rank, or succeed again. `failing` is the
+    /// result of the ranks' votes in a step. Collective.
     pub(crate) fn watch_copies(
         &mut self,
         step: u64,
@@ -305,19 +307,19 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Figures of all copies of the attempt, for each tier that was a target.
+    /// Returns the figures of all copies of the attempt, for each tier that was a target.
     pub(super) fn routes(&self) -> Vec<RouteStatus> {
         let present = self.copies.as_ref().map(Copies::status).unwrap_or_default();
         combined(&self.earlier_routes, present)
     }
 
-    /// How long a stop on request waits for copies to farther tiers, where there are any.
+    /// Returns how long a requested stop waits for copies; `None` without farther tiers.
     pub(crate) fn stop_grace(&self) -> Option<Duration> {
         self.copies.is_some().then_some(self.config.stop_grace)
     }
 
-    /// Waits until the farther tiers have what they are to have: for `checkpoint.deadline` at most,
-    /// and for `stop_grace` once a stop is requested. What does not get there in time is a warning.
+    /// Waits for the copies to farther tiers: for `checkpoint.deadline` at most, and for
+    /// `stop_grace` once a stop is requested. Warns of copies that are late.
     pub(crate) fn finish_copies(&mut self, stop_requested: &dyn Fn() -> bool) {
         let Some(copies) = &self.copies else { return };
         let is_finished = copies.finish(&Wait {
@@ -341,7 +343,7 @@ impl Checkpointer {
     }
 }
 
-/// Figures of copies to the same tiers from one tier and then from another one.
+/// Combines figures of copies to the same tiers, first from one tier and then from another.
 fn combined(earlier: &[RouteStatus], later: Vec<RouteStatus>) -> Vec<RouteStatus> {
     let mut all = earlier.to_vec();
     for route in later {

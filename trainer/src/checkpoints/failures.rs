@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// How often each cause made a save fail.
+/// Number of saves that each cause made fail.
 #[derive(Debug, Default)]
 pub(super) struct Failures(BTreeMap<String, u64>);
 
 impl Failures {
-    /// Counts a failure; its number where that is worth a warning: the 1st, 2nd, 4th, 8th, ...
+    /// Counts a failure. Returns its number if it is worth a warning: the 1st, 2nd, 4th, 8th, ...
     pub(super) fn count(&mut self, tier: &str, reason: &str) -> Option<u64> {
         let count = self.0.entry(format!("{tier}: {}", cause(reason))).or_default();
         *count += 1;
@@ -15,8 +15,8 @@ impl Failures {
     }
 }
 
-/// The error of the system, which ends the reason: what precedes it names a file of the checkpoint,
-/// another one at each save.
+/// Returns the system's error, which ends the reason: the text before it names a file of the
+/// checkpoint, which differs between saves.
 fn cause(reason: &str) -> &str {
     reason.rsplit(": ").next().unwrap_or(reason)
 }

@@ -1,4 +1,4 @@
-//! When a run saves checkpoints, and how it handles a failed save.
+//! Schedule of a run's checkpoints, and handling of failed saves.
 
 pub mod bench;
 mod bench_folder;
@@ -47,59 +47,59 @@ pub(crate) use trigger::SaveTrigger;
 use record::statistics::Distribution;
 use record::{PromotedTo, Trigger};
 
-/// When a rank writes slowly: times of writing are much noisier than those of steps.
+/// Limits for slow writers: times of writing are much noisier than those of steps.
 const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower: 0.2 };
 
-/// A save that is waited for longer is reported.
+/// Longest wait for a save that is not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
 
-/// Interval of checks in the wait for the removal of old checkpoints.
+/// Interval between checks while waiting for the removal of old checkpoints.
 const RETENTION_POLL: Duration = Duration::from_millis(5);
 
-/// Saves and resumes one attempt.
+/// Saves and resumes checkpoints in one attempt.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
     tiers: Tiers,
     planned: Vec<Planned>,
     save_tier: SaveTier,
     cadence: Cadence,
-    /// To each farther tier that all ranks can use.
+    /// Copies to each farther tier that all ranks can use.
     copies: Option<Copies>,
     copy_watch: CopyWatch,
     /// Figures of copies from tiers that were saved on before.
     earlier_routes: Vec<RouteStatus>,
     trigger: SaveTrigger,
-    /// Why the save in flight was started.
+    /// Reason why the save in flight was started.
     why: Trigger,
-    /// Where the save in flight has to get to.
+    /// Tiers that the save in flight must reach.
     due: TierSet,
-    /// Where saves should have got to that were skipped or failed: the next one does.
+    /// Tiers that skipped or failed saves should have reached: the next save does.
     owed: TierSet,
-    /// Another tier has taken over from one that failed: what is owed is saved at once.
+    /// True if another tier has taken over from a failed one: what is owed is saved at once.
     has_moved: bool,
     failures: Failures,
-    /// A failed save was reported, and no commit on the nearest tier since.
+    /// True if a failed save was reported, with no commit on the nearest tier since.
     is_failure_reported: bool,
-    /// Tiers that copies were submitted to since saves are on the present tier.
+    /// Tiers to which copies were submitted since the present tier is saved on.
     submitted: TierSet,
-    /// The save in flight has been reported as the reason why others were skipped.
+    /// True if the save in flight has been reported as the reason for skipped saves.
     is_skip_reported: bool,
     config: CheckpointConfig,
     claim: Claim,
     rank: usize,
     saver: Option<Saver>,
-    /// Where the saved boxes are in the state.
+    /// Ranges of the saved boxes in the state.
     ranges: Arc<[SavedRange]>,
-    /// Saves that were started.
+    /// Number of saves started.
     started: u32,
     /// Injects faults into the last save and what follows it.
     injector: Injector,
-    /// For how long the save in flight has stopped training.
+    /// Time for which the save in flight has stopped training.
     stall: Duration,
     /// Name of the checkpoint that the state was restored from or last saved as.
     parent: Option<String>,
     committed_step: Option<u64>,
-    /// How the restored state was got.
+    /// Recovery of the restored state.
     recovery: Option<Recovery>,
     saves: Saves,
     /// Compares the ranks' times of writing.
@@ -107,16 +107,16 @@ pub(crate) struct Checkpointer {
     events: Events,
 }
 
-/// How a save went that has ended.
+/// Outcome of a save.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// It is committed.
+    /// The checkpoint is committed.
     Committed {
         step: u64,
-        /// Ranks that write slowly since then, or no longer do.
+        /// Ranks that have become slow writers since, or no longer are.
         stragglers: Vec<Straggler>,
     },
-    /// It is not, although no rank was lost.
+    /// The checkpoint is not committed, although no rank was lost.
     NotSaved(NotSaved),
 }
 
@@ -170,7 +170,7 @@ impl Checkpointer {
         Ok(checkpointer)
     }
 
-    /// Tiers that are left out, and those whose place is odd.
+    /// Warns of tiers that are left out, and of tiers in unusual places.
     fn warn_of_tiers(&mut self) {
         for Unusable { tier, rank, reason, reads } in self.tiers.unusable() {
             let use_of_it = match reads {
@@ -193,59 +193,60 @@ impl Checkpointer {
         }
     }
 
-    /// Number of the attempt: the requested one, or a larger one if that was claimed before.
+    /// Returns the number of the attempt: the requested one, or a larger one if that was claimed
+    /// before.
     pub(crate) fn attempt(&self) -> u32 {
         self.claim.attempt as u32
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub(crate) fn settings(&self) -> &CheckpointConfig {
         &self.config
     }
 
-    /// Where checkpoints are, for messages.
+    /// Returns the places of checkpoints, for messages.
     pub(crate) fn places(&self) -> String {
         let places: Vec<_> = self.planned.iter().map(|tier| tier.address.as_str()).collect();
         places.join(" or ")
     }
 
-    /// How the restored state was got, the same on all ranks; `None` without a restore.
+    /// Returns how the restored state was read, equal on all ranks; `None` without a restore.
     pub(crate) fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
     }
 
-    /// Which tiers the restored state came from, where there are several.
+    /// Returns the tiers that the restored state came from, where there are several.
     pub(crate) fn restored_from(&self) -> Option<String> {
         self.recovery.as_ref().filter(|_| self.planned.len() > 1).map(ToString::to_string)
     }
 
-    /// Learns from the run's earlier attempts how often it fails.
+    /// Updates the failure rate with the run's earlier attempts.
     pub(crate) fn observe(&mut self, attempts: &[Attempt]) {
         self.cadence.observe(attempts);
     }
 
-    /// Newest step known to be committed.
+    /// Returns the newest step known to be committed.
     pub(crate) fn committed_step(&self) -> Option<u64> {
         self.committed_step
     }
 
-    /// Where checkpoints are, for the record.
+    /// Returns the places of checkpoints, for the record.
     pub(crate) fn tiers(&self) -> Vec<TierRecord> {
         self.planned.iter().map(Planned::record).collect()
     }
 
-    /// Figures of the saves and of their copies; `None` without a save.
+    /// Returns the figures of the saves and of their copies; `None` without a save.
     pub(crate) fn figures(&self) -> Option<Checkpoints> {
         let saved = Checkpoints::of(&self.saves, self.routes().iter().map(promoted_to).collect())?;
         Some(Checkpoints { cadence: self.cadence.calculated(), ..saved })
     }
 
-    /// What the last save took until its commit.
+    /// Returns the time that the last save took until its commit.
     pub(crate) fn last_save(&self) -> Option<Duration> {
         self.saves.committed.last().map(|saved| Duration::from_nanos(saved.save_ns))
     }
 
-    /// Asks for a save after the current step.
+    /// Returns the trigger that requests a save after the current step.
     pub(crate) fn trigger(&self) -> &SaveTrigger {
         &self.trigger
     }
@@ -286,20 +287,20 @@ impl Checkpointer {
         self.saver = Some(Saver::new(store, rank, saved.boxes, staging, self.config.deadline));
     }
 
-    /// The tiers that this rank wants a checkpoint of this step, counted from 1, to get to.
+    /// Returns the tiers that this rank wants a checkpoint of this step, counted from 1, to reach.
     pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
         let overdue = if self.has_moved { self.owed } else { TierSet::default() };
         self.cadence.due(step, rank).union(overdue)
     }
 
-    /// Whether a save is required after the last step.
+    /// Returns whether a save is required after the last step.
     pub(crate) fn is_due_at_end(&self, step: u64) -> bool {
         self.config.at_end && self.committed_step != Some(step)
     }
 
-    /// Starts removing old checkpoints in the background, on rank 0; the next save waits for it
-    /// before it writes. Call it after a save, and when a run resumes, because an attempt that was
-    /// stopped on request leaves old ones.
+    /// Starts to remove old checkpoints in the background, on rank 0; the next save waits for the
+    /// removal before it writes. Call this after a save, and when a run resumes: an attempt that
+    /// was stopped on request leaves old checkpoints.
     pub(crate) fn start_retention(&mut self) {
         let Member { scope, store, .. } = self.present();
         if self.rank != 0 && *scope == Scope::Shared {
@@ -317,7 +318,7 @@ impl Checkpointer {
     }
 
     /// Waits until old checkpoints have been removed: for `checkpoint.deadline` at most, and for
-    /// `checkpoint.stop_grace` once a stop is requested. The next attempt removes what is left.
+    /// `checkpoint.stop_grace` once a stop is requested. The next attempt removes the rest.
     pub(crate) fn finish_retention(&mut self, stop_requested: &dyn Fn() -> bool) {
         let started = Instant::now();
         let mut deadline = started + self.config.deadline;
@@ -340,13 +341,13 @@ impl Checkpointer {
         self.saver().finish_afterwards();
     }
 
-    /// Stops removing old checkpoints, without waiting for a removal in progress.
+    /// Stops the removal of old checkpoints, without waiting for a removal in progress.
     pub(crate) fn stop_retention(&mut self) {
         self.present().store.stop_retention();
         self.saver().detach_afterwards();
     }
 
-    /// Warns of something that belongs in the record.
+    /// Emits a warning that belongs in the record.
     pub(crate) fn warn(&self, step: Option<u64>, text: String) {
         self.warn_of_rank(step, None, text);
     }
@@ -355,18 +356,18 @@ impl Checkpointer {
         self.events.warn(Anomaly { step, rank, text });
     }
 
-    /// Whether a save is in flight: on all ranks alike.
+    /// Returns whether a save is in flight; equal on all ranks.
     pub(crate) fn is_saving(&self) -> bool {
         self.saver.as_ref().is_some_and(|saver| saver.step_in_flight().is_some())
     }
 
-    /// Whether this rank can go on with the save in flight, or none is in flight.
+    /// Returns whether this rank can advance the save in flight, or none is in flight.
     pub(crate) fn is_ready(&self) -> bool {
         self.saver.as_ref().is_none_or(Saver::is_ready)
     }
 
-    /// Starts a save of the state after a step, unless one is in flight: then this one is skipped.
-    /// With a veto no rank saves.
+    /// Starts a save of the state after a step; skips it if a save is in flight. With a veto no
+    /// rank saves.
     pub(crate) fn start(
         &mut self,
         trainer: &mut Trainer<'_>,
@@ -415,7 +416,7 @@ impl Checkpointer {
         Ok(true)
     }
 
-    /// Goes on with the save in flight, and returns how it went if it has ended. Collective; for
+    /// Advances the save in flight, and returns its outcome if it has ended. Collective; call it
     /// when all ranks are ready.
     pub(crate) fn advance(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
         let Some(step) = self.saver().step_in_flight() else { return Ok(None) };
@@ -426,11 +427,11 @@ impl Checkpointer {
         self.ended(step, advanced, trainer)
     }
 
-    /// Waits for the save in flight, and returns how it went. Collective.
+    /// Waits for the save in flight, and returns its outcome. Collective.
     pub(crate) fn finish(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
         let Some(step) = self.saver().step_in_flight() else { return Ok(None) };
         let stall_start = Instant::now();
-        // Another rank's writer may take as long as it may.
+        // Another rank's writer may take the whole deadline.
         let ranks = trainer.ranks().with_timeout(2 * self.config.deadline);
         let (events, rank) = (self.events.clone(), self.rank);
         let mut is_reported = false;
@@ -491,7 +492,7 @@ impl Checkpointer {
         Ok(Some(Ended::Committed { step, stragglers }))
     }
 
-    /// What a save costs on each tier, as far as that is known.
+    /// Updates the cost of a save on each tier, as far as it is known.
     fn measure_cost(&mut self, durable: Duration) {
         let stall = self.stall;
         self.cadence.measured(self.save_tier.position(), SaveCost { stall, durable });
@@ -504,7 +505,7 @@ impl Checkpointer {
         }
     }
 
-    /// Warns that a commit is not in the attempt's file, the 1st, 2nd, 4th, 8th, ... time.
+    /// Warns, the 1st, 2nd, 4th, 8th, ... time, that a commit is not in the attempt's file.
     pub(crate) fn warn_not_recorded(&mut self, step: u64, error: &str) {
         if self.failures.count("attempt's file", error).is_some() {
             let text = "the commit could not be recorded in the attempt's file, so if this \
@@ -514,14 +515,14 @@ impl Checkpointer {
         }
     }
 
-    /// Sentence about a save that is not started because an earlier one is in flight.
+    /// Returns a sentence about a save that is not started because an earlier one is in flight.
     fn skipped(&self, earlier: u64) -> String {
         let saver = self.saver.as_ref().expect("attached before training");
         let more = "; further saves that it delays are only counted";
         format!("skipped: the save of step {earlier} is still in progress{}{more}", at(saver))
     }
 
-    /// Warns of what copies to other tiers and retention read damaged once.
+    /// Warns of data that copies and retention first read damaged.
     fn warn_of_reads(&self) {
         for Member { name, store, .. } in self.tiers.members() {
             for text in store.take_read_warnings() {
@@ -531,7 +532,7 @@ impl Checkpointer {
         }
     }
 
-    /// The tier that is saved on.
+    /// Returns the tier that is saved on.
     fn present(&self) -> &Member {
         &self.tiers.members()[self.save_tier.position()]
     }
@@ -541,7 +542,7 @@ impl Checkpointer {
     }
 }
 
-/// The file or folder that a save is at, for a sentence.
+/// Returns the file or folder that a save is at, for a sentence.
 fn at(saver: &Saver) -> String {
     saver.at().map_or(String::new(), |path| format!(", at {}", path.display()))
 }
@@ -550,7 +551,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
 
-/// Copies on a farther tier, as a record has them.
+/// Returns the figures of copies on a farther tier, for the record.
 fn promoted_to(route: &RouteStatus) -> PromotedTo {
     let bytes: u64 = route.promoted.iter().map(|promoted| promoted.bytes).sum();
     let seconds = || route.promoted.iter().map(|promoted| promoted.duration.as_secs_f64());

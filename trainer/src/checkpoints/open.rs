@@ -17,30 +17,31 @@ use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use record::ExitCode;
 
-/// How long a rank looks for what rank 0 has written on a shared tier: a network file system may
-/// show it late.
+/// Time in which a file that rank 0 wrote on a shared tier must become visible: a network file
+/// system may show it late.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(30);
 const VISIBLE_POLL: Duration = Duration::from_millis(50);
 
-/// The tiers of a run.
+/// Opened tiers of a run.
 #[derive(Debug, Default)]
 pub struct Opened {
     pub(crate) members: Vec<Member>,
-    /// What is planned for each.
+    /// Plan of each tier.
     pub(crate) planned: Vec<Planned>,
     /// Tiers that no rank saves on, because these ranks cannot; a restore reads those that are
     /// members.
     pub(crate) unusable: Vec<Unusable>,
 }
 
-/// Opens tiers on all ranks alike; one that a rank cannot open is saved on by none, and so is a
-/// shared one that does not show a rank what rank 0 has written there: a checkpoint would be
-/// committed without the files of that rank. What can still be read there is restored. An object
-/// store is asked for `deadline`, or its own patience if that is shorter. Collective.
+/// Opens tiers on all ranks alike. If a rank cannot open a tier, no rank saves there. The same
+/// applies to a shared tier that does not show a rank what rank 0 has written there: a checkpoint
+/// would be committed without the files of that rank. A restore reads whatever is still readable
+/// there. Requests to an object store time out after `deadline`, or its own patience if that is
+/// shorter. Collective.
 ///
 /// # Errors
 /// The error of a tier that belongs to something else, on the rank that found it, and that of the
-/// last tier where no other is left.
+/// last tier if no other is left.
 pub(crate) fn open(
     planned: Vec<Planned>,
     identity: &Identity,
@@ -90,20 +91,20 @@ fn belongs_to_others(error: &Error) -> bool {
     matches!(error, Error::Mismatch { .. } | Error::UnsupportedFormat { .. })
 }
 
-/// What a rank found of a tier.
+/// View of a tier from one rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Sight {
-    /// Why it cannot save there.
+    /// Reason why the rank cannot save there.
     failure: Option<Unusable>,
-    /// Its address is known and valid.
+    /// True if its address is known and valid.
     has_store: bool,
-    /// It has checkpoints of another run, or in another format.
+    /// True if it has checkpoints of another run, or in another format.
     is_foreign: bool,
 }
 
 impl Planned {
-    /// Whether a restore reads what is there: on the tiers of nodes each rank reads its own. From a
-    /// shared one all ranks read, so that only rank 0 may have failed, which tries more writes.
+    /// Returns whether a restore reads the tier: on the tiers of nodes each rank reads its own. All
+    /// ranks read a shared tier, so only rank 0, which tries more writes, may have failed.
     fn is_read(&self, sights: &[Sight]) -> bool {
         let is_readable = |sight: &Sight| {
             sight.failure.as_ref().is_none_or(|failure| failure.reads != Reads::Nothing)
@@ -120,7 +121,7 @@ impl Planned {
     }
 }
 
-/// A tier that is being opened.
+/// Tier that is being opened.
 struct Opening<'a> {
     tier: &'a Planned,
     identity: &'a Identity,
@@ -128,7 +129,8 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// On rank 0 first: the others look for a file that it leaves on a shared tier. Collective.
+    /// Opens the tier on rank 0 first: the other ranks look for a file that it leaves on a shared
+    /// tier. Collective.
     fn on_all(&self, ranks: Ranks<'_>) -> Outcome<Result<Store, Error>> {
         let is_shared = self.tier.scope == Scope::Shared && !ranks.is_alone();
         let mark = format!("VISIBLE-{}", nonce());
@@ -180,7 +182,7 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// The tier for what can be read there, after an error of opening it for saves.
+    /// Returns the tier for reading only, after an error of opening it for saves.
     fn without_saves(&self, error: Error) -> Result<Store, Error> {
         if belongs_to_others(&error) {
             return Err(error);
@@ -204,19 +206,19 @@ impl Opening<'_> {
     }
 }
 
-/// The tier at a path or URL; an object store has so long for each answer, or its own patience if
-/// that is shorter. Touches nothing.
+/// Returns the tier at a path or URL. Each request to an object store times out after `patience`,
+/// or the store's own if that is shorter. Accesses nothing.
 ///
 /// # Errors
-/// When a URL is not one of an object store that can be used.
+/// If a URL is not that of a usable object store.
 pub fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, Error> {
     place_with(address, patience, Mode::Run)
 }
 
-/// [`place`], where new files of a file system have another mode than those of a run.
+/// Returns the tier like [`place`], with another mode for new files of a file system.
 ///
 /// # Errors
-/// As [`place`].
+/// Those of [`place`].
 pub fn place_with(address: &str, patience: Duration, mode: Mode) -> Result<Arc<dyn Tier>, Error> {
     if is_remote(address) {
         return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));
@@ -230,7 +232,7 @@ fn remote(address: &str, patience: Duration) -> Result<Remote, IoError> {
     Remote::open_with(address, options)
 }
 
-/// The commit of a checkpoint relies on it.
+/// Checks that the store refuses to overwrite: the commit of a checkpoint relies on it.
 fn check_exclusive_put(remote: &Remote) -> Result<(), IoError> {
     if remote.honours_exclusive_put(&format!("PROBE-{}", nonce()))? {
         return Ok(());
@@ -240,7 +242,7 @@ fn check_exclusive_put(remote: &Remote) -> Result<(), IoError> {
     Err(IoError::at(&remote.url(""), "use the object store")(error))
 }
 
-/// What no other process uses as a name.
+/// Returns a name that no other process uses.
 fn nonce() -> String {
     let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     format!("{now:x}-{}", std::process::id())

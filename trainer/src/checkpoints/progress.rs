@@ -1,4 +1,4 @@
-//! The progress in the state of a checkpoint, which must be that of its name.
+//! Progress in the state of a checkpoint, which must match the checkpoint's name.
 
 use anyhow::ensure;
 use checkpoint::Restored;
@@ -12,10 +12,10 @@ use record::ExitCode;
 /// overflows.
 const COUNT_MAX: u64 = 1 << 53;
 
-/// The progress of a restored state.
+/// Returns the progress of a restored state.
 ///
 /// # Errors
-/// Exit code 6, naming the checkpoint, when the state is of another step, or none of this program.
+/// Exit code 6, naming the checkpoint, if the state is of another step or not of this program.
 pub(super) fn of_restored(restored: &Restored) -> Outcome<Progress> {
     parse(restored.state.clone(), restored.step).map_err(|error| {
         let name = &restored.checkpoint;

@@ -1,4 +1,4 @@
-//! What all ranks together read to get their state back, and how long it took.
+//! Bytes that all ranks together read to restore their state, and the time it took.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use record::{Recovery, RecoverySource};
 
-/// The same on all ranks, from the time and the sources of each. Collective.
+/// Combines the time and the sources of each rank; the result is equal on all ranks. Collective.
 pub(super) fn of_all_ranks(
     own: Duration,
     sources: &[SourceBytes],

@@ -1,7 +1,7 @@
-//! The tier that ranks save on: the nearest one that works.
+//! Selection of the tier that ranks save on: the nearest one that works.
 //!
-//! A save that fails on any rank has failed on all of them alike, so every rank makes the same move
-//! without a vote. The nearest tier is tried again after 4, 8, 16, ... commits elsewhere.
+//! A save that fails on any rank fails on all of them, so every rank moves alike without a vote.
+//! The nearest tier is tried again after 4, 8, 16, ... commits elsewhere.
 
 /// Commits on a farther tier before the nearest one is tried again for the first time.
 const COMMITS_MIN: u32 = 4;
@@ -9,22 +9,22 @@ const COMMITS_MIN: u32 = 4;
 /// Most commits between two tries.
 const COMMITS_MAX: u32 = 256;
 
-/// The tier in use, among those that all ranks can save on.
+/// Tier in use, among those that all ranks can save on.
 #[derive(Debug)]
 pub(super) struct SaveTier {
     /// Positions among the tiers of the run, the nearest first; never empty.
     usable: Vec<usize>,
     /// Position of the tier in use in `usable`.
     present: usize,
-    /// Commits since it is in use.
+    /// Commits since the tier came into use.
     commits: u32,
     /// Commits after which the nearest tier is tried again.
     commits_max: u32,
-    /// The nearest tier has failed, and has not worked since.
+    /// True if the nearest tier has failed, and has not worked since.
     has_failed: bool,
 }
 
-/// The move after a failed save.
+/// Move after a failed save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterFailure {
     /// The next tier takes over: save there at once.
@@ -34,26 +34,26 @@ pub(super) enum AfterFailure {
 }
 
 impl SaveTier {
-    /// The nearest of these is used first.
+    /// Starts on the first, which is the nearest tier.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no tier.
     pub(super) fn new(usable: Vec<usize>) -> Self {
         assert!(!usable.is_empty(), "a run has at least one usable tier");
         Self { usable, present: 0, commits: 0, commits_max: COMMITS_MIN, has_failed: false }
     }
 
-    /// Position of the tier in use among the tiers of the run.
+    /// Returns the position of the tier in use among the tiers of the run.
     pub(super) fn position(&self) -> usize {
         self.usable[self.present]
     }
 
-    /// Number of tiers that can be used.
+    /// Returns the number of usable tiers.
     pub(super) fn count(&self) -> usize {
         self.usable.len()
     }
 
-    /// Moves on after a failed save.
+    /// Moves to the next tier after a failed save.
     pub(super) fn failed(&mut self) -> AfterFailure {
         self.commits = 0;
         self.has_failed |= self.present == 0;
@@ -61,8 +61,8 @@ impl SaveTier {
         if self.present == 0 { AfterFailure::NoneLeft } else { AfterFailure::TakenOver }
     }
 
-    /// Counts a commit, and moves back to the nearest tier when that is to be tried again. Returns
-    /// whether the nearest tier, which had failed, works again.
+    /// Counts a commit, and moves back to the nearest tier when it is due to be tried again.
+    /// Returns whether the nearest tier, which had failed, works again.
     pub(super) fn committed(&mut self) -> bool {
         if self.present == 0 {
             self.commits_max = COMMITS_MIN;
@@ -82,7 +82,7 @@ impl SaveTier {
 mod tests {
     use super::*;
 
-    /// Tiers of the next saves where the nearest one fails and the next one works.
+    /// Returns the tiers of the next saves where the nearest one fails and the next one works.
     fn saves(tier: &mut SaveTier, count: usize) -> Vec<usize> {
         let mut save = || {
             let position = tier.position();

@@ -1,29 +1,29 @@
-//! Maps the flat buffers of training to the named tensors of a checkpoint.
+//! Mapping of the flat buffers of training to the named tensors of a checkpoint.
 
 use checkpoint::{Dtype, PartMut, TensorBox};
 use models::Layout;
 
 use crate::step::{Piece, SavedLayout, SavedRange, StateBuffersMut, WEIGHTS};
 
-/// Name of a buffer's tensor in a checkpoint.
+/// Returns the name of a buffer's tensor in a checkpoint.
 fn name_in_checkpoint(prefix: &str, tensor: &str) -> String {
     format!("{prefix}.{tensor}")
 }
 
-/// Name of a weight in a checkpoint.
+/// Returns the name of a weight in a checkpoint.
 pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
     name_in_checkpoint(WEIGHTS, tensor)
 }
 
-/// What this rank saves.
+/// Boxes that this rank saves.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
     pub(crate) boxes: Vec<TensorBox>,
-    /// Where each box is.
+    /// Range of each box in the state.
     pub(crate) ranges: Vec<SavedRange>,
 }
 
-/// What this rank saves: its part of every bucket, so that each element is written by one rank.
+/// Returns what this rank saves: its part of every bucket, so each element is written by one rank.
 pub(crate) fn saved(state: &SavedLayout<'_>) -> Saved {
     let mut saved = Saved::default();
     for (number, buffer) in state.buffers.iter().enumerate() {
@@ -40,7 +40,7 @@ pub(crate) fn saved(state: &SavedLayout<'_>) -> Saved {
     saved
 }
 
-/// The state that this rank holds, to be filled from a checkpoint of any world size.
+/// Returns the state that this rank holds, to be filled from a checkpoint of any world size.
 pub(crate) fn held(state: StateBuffersMut<'_>) -> Vec<PartMut<'_>> {
     let mut parts = Vec::new();
     let StateBuffersMut { shard, layout, buffers } = state;
@@ -61,7 +61,7 @@ pub(crate) fn held(state: StateBuffersMut<'_>) -> Vec<PartMut<'_>> {
     parts
 }
 
-/// The boxes (ranges of a tensor in each dimension) that a piece consists of, in order.
+/// Splits a piece into boxes (ranges of a tensor in each dimension), in order.
 fn boxes(prefix: &str, layout: &Layout, piece: &Piece) -> impl Iterator<Item = TensorBox> {
     let tensor = &layout.tensors()[piece.tensor];
     let name = name_in_checkpoint(prefix, &tensor.name);

@@ -1,4 +1,4 @@
-//! Failed saves: another tier takes over, and what is reported.
+//! Takeover by another tier after a failed save, and its reports.
 
 use std::sync::Arc;
 
@@ -12,41 +12,41 @@ use crate::step::Trainer;
 use record::ExitCode;
 use record::text::Interval;
 
-/// Why a checkpoint was not committed although no rank was lost.
+/// Reason why a checkpoint was not committed although no rank was lost.
 #[derive(Debug)]
 pub(crate) struct NotSaved {
     step: u64,
-    /// The tier that was saved on.
+    /// Tier that was saved on.
     tier: String,
-    /// The tier that has taken over, if there is one.
+    /// Tier that has taken over, if there is one.
     next: Option<String>,
-    /// The tier that the next save is on.
+    /// Tier of the next save.
     present: String,
-    /// The first rank that failed.
+    /// First rank that failed.
     rank: Option<usize>,
     reason: String,
 }
 
 impl NotSaved {
-    /// The same where the step is saved again at once, on whichever tier is next.
+    /// Marks the step as saved again at once, on whichever tier is next.
     pub(crate) fn retried(self) -> Self {
         Self { next: Some(self.present.clone()), ..self }
     }
 }
 
 impl Checkpointer {
-    /// Number of tiers that saves can be on.
+    /// Returns the number of tiers that saves can be on.
     pub(crate) fn save_tiers(&self) -> usize {
         self.save_tier.count()
     }
 
-    /// Another tier has yet to make up for a save that failed.
+    /// Returns whether another tier has yet to make up for a failed save.
     pub(crate) fn is_overdue(&self) -> bool {
         self.has_moved
     }
 
-    /// Counts a failed save, and lets the next tier take over if there is one. The same on all
-    /// ranks.
+    /// Counts a failed save, and lets the next tier take over if there is one. All ranks do the
+    /// same.
     pub(super) fn not_saved(
         &mut self,
         step: u64,
@@ -82,17 +82,17 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// The next save is on the tier that is in use now, and copies are made from there.
+    /// Directs the next save to the tier that is in use now, and copies from there.
     fn save_on_present_tier(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
-        // Copies from the tier before are cut off: the next save brings them.
+        // Copies from the tier before are aborted: the next save makes up for them.
         self.owed = self.owed.union(std::mem::take(&mut self.submitted));
         let store = Arc::clone(&self.present().store);
         self.saver().save_on(store);
         self.start_copies(trainer)
     }
 
-    /// Warns that a save failed; whether training `continues`. One cause is reported the 1st, 2nd,
-    /// 4th, 8th, ... time.
+    /// Warns that a save failed; `continues` says whether training does. A cause is reported the
+    /// 1st, 2nd, 4th, 8th, ... time.
     pub(crate) fn warn_not_saved(&mut self, failed: NotSaved, continues: bool) {
         let NotSaved { step, tier, next, rank, reason, .. } = failed;
         let Some(count) = self.failures.count(&tier, &reason) else { return };
@@ -109,7 +109,8 @@ impl Checkpointer {
         self.warn_of_rank(Some(step), rank, format!("not saved, {then}{times}: {reason}"));
     }
 
-    /// The error of a save that failed at the end of an attempt; `end` is why the attempt ends.
+    /// Returns the error of a save that failed at the end of an attempt; `end` is why the attempt
+    /// ends.
     pub(crate) fn not_saved_at_end(&self, failed: NotSaved, end: &str) -> Failure {
         let NotSaved { step, rank, reason, .. } = failed;
         let text = format!("{end}, but step {step} could not be saved: {reason}");
@@ -118,7 +119,7 @@ impl Checkpointer {
     }
 }
 
-/// Positions of the tiers that all ranks can use, the nearest first.
+/// Returns the positions of the tiers that all ranks can use, the nearest first.
 pub(super) fn usable(tiers: &Tiers) -> Vec<usize> {
     let unusable = tiers.unusable();
     let is_usable = |member: &Member| !unusable.iter().any(|found| found.tier == member.name);
@@ -126,11 +127,11 @@ pub(super) fn usable(tiers: &Tiers) -> Vec<usize> {
     members.filter(|(_, member)| is_usable(member)).map(|(position, _)| position).collect()
 }
 
-/// Those of them that saves may be on: the nearest, and farther ones that the configuration sends
-/// checkpoints to.
+/// Returns the usable tiers that saves may be on: the nearest, and farther ones that the
+/// configuration sends checkpoints to.
 ///
 /// # Panics
-/// When no tier is usable: no attempt can be claimed then.
+/// If no tier is usable: no attempt can be claimed then.
 pub(super) fn tiers_to_save_on(tiers: &Tiers, planned: &[Planned]) -> Vec<usize> {
     let usable = usable(tiers);
     let nearest = usable[0];

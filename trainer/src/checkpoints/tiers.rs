@@ -1,5 +1,5 @@
-//! The tiers of a run, as configured: which there are, how often a checkpoint gets to each, and how
-//! many stay there.
+//! Configured tiers of a run: their places, their intervals between checkpoints, and how many
+//! checkpoints each keeps.
 
 use std::path::Path;
 
@@ -12,22 +12,22 @@ use crate::config::{CheckpointConfig, TierConfig};
 use record::TierRecord;
 use record::text::Interval;
 
-/// A tier that a run is to use.
+/// Tier that a run plans to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// As in the configuration.
+    /// Name in the configuration.
     pub name: &'static str,
-    /// Whether each node has its own, or all share it.
+    /// Scope: of each node, or shared by all.
     pub scope: Scope,
-    /// A folder or a URL; that of the run.
+    /// Folder or URL of the run there.
     pub address: String,
     /// Interval between saves.
     pub every: Interval,
-    /// Checkpoints that stay.
+    /// Number of checkpoints kept.
     pub keep: usize,
 }
 
-/// The tiers of a run whose own folder for checkpoints is `folder`, the nearest first.
+/// Returns the tiers of a run, the nearest first; `folder` is the run's own folder for checkpoints.
 pub fn planned(
     config: &CheckpointConfig,
     variables: Variables,
@@ -61,18 +61,18 @@ pub fn planned(
     nvme.into_iter().chain(shared).chain(object).collect()
 }
 
-/// Whether each tier of a run, the nearest first, is an object store.
+/// Returns for each tier of a run, the nearest first, whether it is an object store.
 pub fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
     planned(config, Variables::read(), Path::new(""), "").iter().map(Planned::is_object).collect()
 }
 
 impl Planned {
-    /// Whether it is in an object store, and not a folder.
+    /// Returns whether the tier is in an object store, not a folder.
     pub fn is_object(&self) -> bool {
         is_remote(&self.address)
     }
 
-    /// What its folder is on; `None` for an object store, and if that is unknown.
+    /// Returns the file system of its folder; `None` for an object store, and if it is unknown.
     fn filesystem(&self) -> Option<Filesystem> {
         (!self.is_object()).then(|| Filesystem::of(Path::new(&self.address)).ok())?
     }
@@ -83,7 +83,7 @@ impl Planned {
     }
 }
 
-/// What is odd about the place of a tier.
+/// Describes anything unusual about the place of a tier.
 pub fn doubts(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
     let Filesystem { name: kind, medium } = tier.filesystem()?;

@@ -11,12 +11,12 @@ use record::Trigger;
 pub(crate) struct SaveTrigger(Arc<AtomicU8>);
 
 impl SaveTrigger {
-    /// Asks for one. Several requests before the end of the step are one.
+    /// Requests a checkpoint. Several requests before the end of the step count as one.
     pub(crate) fn request(&self, why: Trigger) {
         self.0.fetch_max(why as u8, Ordering::Relaxed);
     }
 
-    /// What was requested since the last call.
+    /// Takes the request made since the last call.
     pub(crate) fn take(&self) -> Option<Trigger> {
         Trigger::of_code(self.0.swap(0, Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Single links, which a collective operation over all of them hides.
+//! Benchmark of single links, which a collective operation over all of them hides.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::slow::{SlowLinks, SlowPairs};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
-/// How fast data went from one end to another, alone on these two ends.
+/// Rate of data from one end to another, with no other traffic on these two ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
     pub(crate) from: usize,
@@ -43,7 +43,7 @@ impl Link {
     }
 }
 
-/// The links between every two ends, and which of them are slow.
+/// Links between every two ends, and the slow ones among them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Pairs {
     pub(crate) links: Vec<Link>,
@@ -56,23 +56,23 @@ impl Pairs {
     }
 }
 
-/// How fast all ranks exchanged data with a partner at the same time.
+/// Rates at which all ranks exchanged data with a partner at the same time.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Cut {
-    /// Difference of the numbers of two partners.
+    /// Difference between the rank numbers of two partners.
     pub(crate) distance: usize,
-    /// Of all ranks together, in both directions, in one measurement: the best one.
+    /// Total of all ranks, in both directions, in the best measurement.
     pub(crate) bytes_per_second: f64,
-    /// Each rank's receiving in that measurement, while it sends to its partner: a slow direction
-    /// may slow the other.
+    /// Receive rate of each rank in that measurement, while it sends to its partner: a slow
+    /// direction may slow the other.
     pub(crate) links: Vec<Link>,
-    /// By each link's best rate in any measurement.
+    /// Slow links by their best rates in any measurement.
     pub(crate) slow: SlowLinks,
 }
 
 impl Cut {
-    /// A total of rates from different measurements would be one that never was: where links share
-    /// a switch that is too slow for all of them, another one loses each time.
+    /// Takes the total from a single measurement. A total over several never occurred: where links
+    /// share a switch that is too slow for all of them, another link loses each time.
     fn new(distance: usize, Measured { runs, best }: Measured) -> Self {
         let totals = runs.into_iter().map(|links| Self {
             distance,
@@ -87,7 +87,7 @@ impl Cut {
 
 /// Links that were measured several times.
 struct Measured {
-    /// The first has all links.
+    /// Links of each measurement; the first has all links.
     runs: Vec<Vec<Link>>,
     /// All links, each with its best rate.
     best: Vec<Link>,
@@ -104,10 +104,10 @@ impl Measured {
     }
 }
 
-/// Messages of a measurement, at most.
+/// Largest number of messages in a measurement.
 const MESSAGES_MAX: u32 = 64;
 
-/// How often links that seem slow are measured again.
+/// Number of times that links which seem slow are measured again.
 const REPEATS_MAX: u32 = 2;
 
 const TAG: u16 = 12;
@@ -116,7 +116,7 @@ const TAG_OF_ANSWER: u16 = 13;
 /// Measures links on one rank.
 pub(super) struct Links<'run> {
     ranks: Ranks<'run>,
-    /// The ranks between which pairs are measured: one of each node, or all of a single node.
+    /// Ranks between which pairs are measured: one of each node, or all of a single node.
     ends: Vec<usize>,
     message: Vec<f32>,
     received: Vec<f32>,
@@ -131,7 +131,7 @@ impl<'run> Links<'run> {
         Self { ranks, ends, message: vec![1.0; elements], received: vec![0.0; elements] }
     }
 
-    /// Every pair in both directions.
+    /// Measures every pair in both directions.
     pub(super) fn pairs(&mut self) -> Outcome<Pairs> {
         let of_pairs = self.repeated(|links, slow| {
             links.measured(|ends| slow.is_none_or(|it| it.contains(ends)))
@@ -139,8 +139,8 @@ impl<'run> Links<'run> {
         Ok(Pairs::new(of_pairs.best))
     }
 
-    /// Measures, and again while links seem slow. The better rate counts: a neighbour may have used
-    /// the network, or the cores of one end. All ranks have the same rates, and decide the same.
+    /// Measures, and repeats while links seem slow. The better rate counts: a neighbour may have
+    /// used the network, or the cores of one end. All ranks have equal rates, and decide alike.
     fn repeated(
         &mut self,
         measure: impl Fn(&mut Self, Option<&SlowLinks>) -> Outcome<Vec<Link>>,
@@ -156,7 +156,7 @@ impl<'run> Links<'run> {
         Ok(measured)
     }
 
-    /// The links that are wanted, on all ranks: rounds of pairs that have no end in common.
+    /// Measures the wanted links, on all ranks, in rounds of pairs that have no end in common.
     fn measured(&mut self, is_wanted: impl Fn(Ends) -> bool) -> Outcome<Vec<Link>> {
         let mut own = Vec::new();
         let there_and_back = |round: Vec<Ends>| {
@@ -179,10 +179,10 @@ impl<'run> Links<'run> {
         Ok(links)
     }
 
-    /// Sends or receives; the sender returns how fast it went.
+    /// Sends or receives; the sender returns the rate.
     fn one_way(&mut self, ends: Ends) -> Outcome<Option<Link>> {
         let Ends { from, to } = ends;
-        // How many the sender has time for is known after the second, as the first connects.
+        // The first message connects; the second shows how many there is time for.
         self.send_or_receive(ends, 1)?;
         let took = self.send_or_receive(ends, 1)?;
         let mut count = [messages(took) as f32];
@@ -200,7 +200,7 @@ impl<'run> Links<'run> {
         Ok(is_sender.then_some(Link { from, to, bytes_per_second }))
     }
 
-    /// So many messages, until the receiver has answered the last one.
+    /// Sends or receives `count` messages, until the receiver has answered the last one.
     fn send_or_receive(&mut self, ends: Ends, count: u32) -> Outcome<Duration> {
         let Ends { from, to } = ends;
         let collective = self.ranks.collective;
@@ -225,25 +225,26 @@ impl<'run> Links<'run> {
         Ok(start.elapsed())
     }
 
-    /// All ranks exchange with a partner at a distance of 1, 2, 4, ... at the same time.
+    /// Exchanges between all ranks and partners at a distance of 1, 2, 4, ..., all at the same
+    /// time.
     pub(super) fn bisection(&mut self) -> Outcome<Vec<Cut>> {
         let world = self.ranks.world();
         let distances = (0..).map(|bit| 1_usize << bit).take_while(|distance| *distance < world);
         distances.collect::<Vec<_>>().into_iter().map(|distance| self.cut(distance)).collect()
     }
 
-    /// A cut is measured as a whole each time: its links share the network.
+    /// Measures a cut, as a whole each time: its links share the network.
     fn cut(&mut self, distance: usize) -> Outcome<Cut> {
         Ok(Cut::new(distance, self.repeated(|links, _| links.across(distance))?))
     }
 
-    /// The links of a cut, on all ranks.
+    /// Measures the links of a cut, on all ranks.
     fn across(&mut self, distance: usize) -> Outcome<Vec<Link>> {
         let partner = self.ranks.rank() ^ distance;
         let partner = Some(partner).filter(|partner| *partner < self.ranks.world());
         let mut took = Duration::ZERO;
         let mut count = 1;
-        // The first connects, the second says how many there is time for.
+        // The first exchange connects; the second shows how many there is time for.
         for is_last in [false, false, true] {
             took = self.exchanges(partner, count)?;
             if !is_last {
@@ -260,7 +261,7 @@ impl<'run> Links<'run> {
         Ok(self.ranks.gather(&own)?.into_iter().flatten().collect())
     }
 
-    /// Exchanges with the partner, if there is one, so many times.
+    /// Exchanges with the partner, if there is one, `count` times.
     fn exchanges(&mut self, partner: Option<usize>, count: u32) -> Outcome<Duration> {
         self.ranks.collective.barrier(self.ranks.deadline())?;
         let start = Instant::now();
@@ -284,13 +285,13 @@ impl<'run> Links<'run> {
     }
 }
 
-/// As many messages as there is time for, after one took so long.
+/// Returns as many messages as there is time for, if one takes `took`.
 fn messages(took: Duration) -> u32 {
     let fitting = MEASURE_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6);
     (fitting as u32).clamp(1, MESSAGES_MAX)
 }
 
-/// Of each link the better rate.
+/// Keeps the better rate of each link.
 fn keep_better(links: &mut [Link], again: &[Link]) {
     for link in links {
         let rates = again.iter().filter(|other| other.ends() == link.ends());
@@ -299,8 +300,8 @@ fn keep_better(links: &mut [Link], again: &[Link]) {
     }
 }
 
-/// Rounds in which each end is in one pair at most, and after which all pairs have met: one end
-/// stays in place and the others go around.
+/// Returns rounds in which each end is in one pair at most, and after which all pairs have met: one
+/// end stays in place and the others rotate.
 fn rounds(ends: &[usize]) -> Vec<Vec<Ends>> {
     let mut seats: Vec<Option<usize>> = ends.iter().copied().map(Some).collect();
     if seats.len() % 2 == 1 {
@@ -321,13 +322,13 @@ fn rounds(ends: &[usize]) -> Vec<Vec<Ends>> {
 mod tests {
     use super::*;
 
-    /// Of four ranks in two pairs, received at these rates.
+    /// Returns the links of four ranks in two pairs, with these receive rates.
     fn received(rates: [f64; 4]) -> Vec<Link> {
         let link = |(to, bytes_per_second)| Link { from: to ^ 1, to, bytes_per_second };
         rates.into_iter().enumerate().map(link).collect()
     }
 
-    /// A network for which four links are too many: another one loses each time.
+    /// Simulates a network that is too slow for four links: another one loses each time.
     #[test]
     fn the_rate_of_a_cut_is_one_that_was_measured() {
         let mut measured = Measured::new(received([2.0, 10.0, 10.0, 10.0]));

@@ -1,9 +1,9 @@
-//! `yardstick comm`: how fast ranks communicate, without training.
+//! `yardstick comm`: a benchmark of communication between ranks, without training.
 //!
 //! `sweep.rs` measures collective operations over a range of sizes, as NVIDIA's nccl-tests do, and
-//! verifies every element; `pattern.rs` has the numbers that it sends and what has to come back.
-//! `links.rs` measures single links: of every pair of nodes, and of all ranks across a cut of the
-//! job; `slow.rs` finds slow ones. `report.rs` prints everything.
+//! verifies every element; `pattern.rs` has the numbers sent and the results expected. `links.rs`
+//! measures single links: of every pair of nodes, and of all ranks across a cut of the job;
+//! `slow.rs` finds slow ones. `report.rs` prints everything.
 
 mod links;
 mod operation;
@@ -32,12 +32,12 @@ use record::ExitCode;
 use record::text::number_format::count;
 use sweep::Sweep;
 
-/// What to measure.
+/// Selection of measurements.
 #[derive(Debug, Clone)]
 pub struct CommOptions {
-    /// The resolved configuration.
+    /// Resolved configuration.
     pub config: Config,
-    /// Operations that are measured.
+    /// Operations to measure.
     pub operations: Vec<CommOperation>,
     /// Smallest buffer in bytes.
     pub bytes_min: u64,
@@ -45,20 +45,20 @@ pub struct CommOptions {
     pub bytes_max: u64,
     /// Factor between two sizes.
     pub factor: u64,
-    /// How often each is measured; by time if `None`.
+    /// Iterations per size; limited by time if `None`.
     pub iterations: Option<u32>,
-    /// Links instead of operations.
+    /// Measures links between pairs instead of operations.
     pub pairs: bool,
-    /// Both halves of the ranks at the same time.
+    /// Measures both halves of the ranks at the same time.
     pub bisection: bool,
     /// Bytes of a message over a link.
     pub message_bytes: u64,
 }
 
-/// Measures on all ranks; returns what rank 0 has to print.
+/// Measures on all ranks, and prints the report on rank 0.
 ///
 /// # Errors
-/// Exit code 2 for what is not possible here, 4 when a received element is wrong, 5 when a rank is
+/// Exit code 2 if something is not possible here, 4 if a received element is wrong, 5 if a rank is
 /// lost or late.
 pub fn run(
     options: &CommOptions,
@@ -120,5 +120,5 @@ pub(crate) fn measure_pairs(ranks: Ranks<'_>, world: &World, message_bytes: u64)
     Links::new(ranks, world, message_bytes).pairs()
 }
 
-/// For how long a size is measured, unless it is said how often.
+/// Time for which a size is measured, unless the number of iterations is given.
 const MEASURE_TIME: Duration = Duration::from_millis(300);

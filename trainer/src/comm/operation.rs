@@ -1,4 +1,4 @@
-//! The operations that are measured.
+//! Collective operations that are measured.
 
 use std::time::Instant;
 
@@ -23,11 +23,11 @@ pub enum CommOperation {
     AllToAll,
 }
 
-/// Of the messages of an all-to-all.
+/// Tag of the messages of an all-to-all.
 const TAG: u16 = 11;
 
 impl CommOperation {
-    /// The name in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -37,7 +37,7 @@ impl CommOperation {
         }
     }
 
-    /// The operation of a backend; `None` where it is made of messages.
+    /// Returns the operation of a backend; `None` if it is made of messages.
     fn of_backend(self) -> Option<Operation> {
         match self {
             Self::AllReduce => Some(Operation::AllReduceSum),
@@ -47,14 +47,14 @@ impl CommOperation {
         }
     }
 
-    /// What each rank sends over its link, per byte of the buffer.
+    /// Returns the bytes that each rank sends over its link, per byte of the buffer.
     pub fn bus_factor(self, world: usize) -> f64 {
-        // An all-to-all needs as much of a link as an all-gather.
+        // An all-to-all sends as much over a link as an all-gather.
         self.of_backend().unwrap_or(Operation::AllGather).bus_factor(world)
     }
 
-    /// Runs it in place, and waits for it. `scratch` is of the same length, and used by an
-    /// all-to-all, which is made of messages: from its parts they are sent.
+    /// Runs the operation in place, and waits for it. `scratch` has the length of the buffer: an
+    /// all-to-all, which is made of messages, sends from its parts.
     pub(super) fn run(
         self,
         ranks: &Ranks<'_>,
@@ -69,7 +69,7 @@ impl CommOperation {
     }
 }
 
-/// Part p of this rank goes to rank p, whose part of this rank comes back.
+/// Sends part p of this rank to rank p, and receives that rank's part for this rank.
 fn all_to_all(
     ranks: &Ranks<'_>,
     buffer: &mut [f32],

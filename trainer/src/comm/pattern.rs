@@ -1,14 +1,15 @@
-//! The numbers that ranks send: small integers, whose sums f32 has exactly in any order.
+//! Numbers that ranks send: small integers, whose sums are exact in f32 in any order.
 
 use super::operation::CommOperation;
 
-/// What a rank contributes at a place of the buffer; `part` is which of R equal parts that is in.
+/// Returns what a rank contributes at an index of the buffer; `part` is which of R equal parts
+/// contains it.
 fn sent(operation: CommOperation, rank: usize, part: usize, index: usize) -> f32 {
     let to = if operation == CommOperation::AllToAll { 16 * (part % 5) } else { 0 };
     (index % 13 + rank % 7 + to) as f32
 }
 
-/// Where in a buffer of so many elements a rank's part is.
+/// Returns the part of a buffer that contains an index.
 fn part_of(index: usize, elements: usize, world: usize) -> usize {
     (index / (elements / world).max(1)).min(world - 1)
 }
@@ -21,8 +22,8 @@ pub(super) fn fill(operation: CommOperation, rank: usize, world: usize, buffer: 
     }
 }
 
-/// Elements of a rank's buffer that are not what the operation has to leave. Of a reduce-scatter
-/// only the rank's own part counts.
+/// Counts the elements of a rank's buffer that differ from the expected result. After a
+/// reduce-scatter only the rank's own part counts.
 pub(super) fn count_wrong(
     operation: CommOperation,
     rank: usize,
@@ -40,7 +41,8 @@ pub(super) fn count_wrong(
                 (part == rank).then(|| (world * (index % 13) + of_ranks) as f32)
             }
             CommOperation::AllGather => Some(sent(operation, part, part, index)),
-            // What the sender had in the part for this rank, at the same place of that.
+            // Element that the sender had in the part for this rank, at the same place in that
+            // part.
             CommOperation::AllToAll => {
                 let of_sender = rank * part_elements + index % part_elements;
                 Some(sent(operation, part, rank, of_sender))
@@ -59,7 +61,7 @@ mod tests {
     const WORLD: usize = 3;
     const PART: usize = 5;
 
-    /// What the operation leaves on each rank, computed here.
+    /// Returns the expected buffers of all ranks, computed here.
     fn done(operation: CommOperation) -> Vec<Vec<f32>> {
         let filled = |rank| {
             let mut buffer = vec![0.0; WORLD * PART];

@@ -1,4 +1,4 @@
-//! What `yardstick comm` prints.
+//! Report that `yardstick comm` prints.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use super::sweep::Row;
 use crate::ranks::Ranks;
 use record::text::number_format::count;
 
-/// Everything that was measured.
+/// Report of all measurements.
 #[derive(Debug, Serialize)]
 pub struct CommReport {
     pub(crate) world: usize,
     pub(crate) hosts: Vec<String>,
-    /// `cpu` or `cuda`.
+    /// Name of the device: `cpu` or `cuda`.
     pub(crate) device: &'static str,
     pub(crate) backend: &'static str,
     pub(crate) library: Option<String>,
     pub(crate) rows: Vec<Row>,
-    /// `null` unless asked for.
+    /// Links between pairs; `null` unless asked for.
     pub(crate) pairs: Option<Pairs>,
     pub(crate) cuts: Vec<Cut>,
     pub(crate) notes: Vec<String>,
@@ -44,12 +44,12 @@ impl CommReport {
         }
     }
 
-    /// Wrong elements of all rows and ranks.
+    /// Returns the number of wrong elements of all rows and ranks.
     pub(super) fn wrong_elements(&self) -> u64 {
         self.rows.iter().map(|row| row.out_of_place.wrong + row.in_place.wrong).sum()
     }
 
-    /// The columns of nccl-tests, with their units: bytes, elements, microseconds, GB/s.
+    /// Returns the columns of nccl-tests, with their units: bytes, elements, microseconds, GB/s.
     fn sweep(&self) -> Table {
         let mut table = table();
         let of_each = ["time us", "algbw", "busbw", "wrong"];
@@ -77,7 +77,8 @@ impl CommReport {
         table
     }
 
-    /// The last lines of nccl-tests (`src/common.cu`), which scripts search for, over all rows.
+    /// Writes the last lines of nccl-tests (`src/common.cu`), which scripts search for, over all
+    /// rows.
     fn closing_lines(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wrong = self.wrong_elements();
         let verdict = if wrong == 0 { "OK" } else { "FAILED" };
@@ -102,7 +103,7 @@ impl CommReport {
         links.collect()
     }
 
-    /// On one node the ends are ranks, which have no adapter between them.
+    /// Describes slow pairs. On one node the ends are ranks, which have no adapter between them.
     fn slow_pairs(&self, SlowPairs { slow, common_end }: &SlowPairs) -> Vec<String> {
         let are_nodes = self.hosts.iter().any(|host| *host != self.hosts[0]);
         let hint = if are_nodes { ": look at its adapter" } else { "" };
@@ -111,7 +112,7 @@ impl CommReport {
         self.slow(slow).into_iter().chain(common_end.map(name)).collect()
     }
 
-    /// Rates by sender (rows) and receiver (columns).
+    /// Returns a table of rates by sender (rows) and receiver (columns).
     fn matrix(links: &[Link]) -> Table {
         let mut ends: Vec<usize> = links.iter().map(|link| link.from).collect();
         ends.dedup();

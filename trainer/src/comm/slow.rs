@@ -1,4 +1,4 @@
-//! Which links are slow.
+//! Detection of slow links.
 
 use std::collections::BTreeSet;
 
@@ -6,39 +6,39 @@ use serde::Serialize;
 
 use super::links::{Ends, Link};
 
-/// A link is slow below this share of a good one's rate.
+/// Share of a good link's rate below which a link is slow.
 const SLOW_SHARE: f64 = 0.7;
 
-/// Links that are far slower than a good one, the upper quartile of all. Not the median: one bad
-/// adapter of three makes most links slow.
+/// Links that are far slower than a good one: the upper quartile of all. The median would not do:
+/// one bad adapter of three makes most links slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct SlowLinks {
-    /// The slowest first.
+    /// Slow links, the slowest first.
     pub links: Vec<SlowLink>,
 }
 
-/// The slow links between every two ends.
+/// Slow links among those between every two ends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct SlowPairs {
     #[serde(flatten)]
     pub slow: SlowLinks,
-    /// The rank at one end of all of them, if they are at least half of its links and there are
-    /// more than two ends: more likely its adapter or cable than the network between. A cut has
-    /// none, as each of its ends has one partner.
+    /// Rank at one end of all slow links, if they are at least half of its links and there are more
+    /// than two ends: its adapter or cable is more likely the cause than the network. `None` for a
+    /// cut, as each of its ends has one partner.
     pub common_end: Option<usize>,
 }
 
-/// A slow link.
+/// Link that is slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct SlowLink {
     #[serde(flatten)]
     pub link: Link,
-    /// Its rate, as a share of a good link's.
+    /// Share of a good link's rate.
     pub share_of_good: f64,
 }
 
 impl SlowLinks {
-    /// Those of links that were measured in the same way.
+    /// Finds the slow links among links that were measured in the same way.
     pub(super) fn among(links: &[Link]) -> Self {
         Self { links: slow_links(links) }
     }
@@ -49,7 +49,7 @@ impl SlowLinks {
 }
 
 impl SlowPairs {
-    /// Those of links between every two ends.
+    /// Finds the slow links among those between every two ends.
     pub(super) fn among(links: &[Link]) -> Self {
         let slow = SlowLinks::among(links);
         Self { common_end: common_end(links, &slow.links), slow }

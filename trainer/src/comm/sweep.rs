@@ -1,4 +1,4 @@
-//! Collective operations over a range of sizes.
+//! Sweep of collective operations over a range of sizes.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use super::{CommOptions, MEASURE_TIME};
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 
-/// One operation on one size.
+/// Result of one operation on one size.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Row {
     pub operation: CommOperation,
-    /// Of the buffer: of all parts together where each rank has one.
+    /// Size of the buffer: of all parts together where each rank has one.
     pub bytes: u64,
     pub elements: u64,
-    /// Each time the input is copied into the buffer first, as by a caller who keeps it.
+    /// Timed with a copy of the input into the buffer first, as by a caller who keeps the input.
     pub out_of_place: Measured,
     pub in_place: Measured,
 }
@@ -34,13 +34,13 @@ pub(crate) struct Measured {
     pub wrong: u64,
 }
 
-/// Iterations of a size, unless it is said how many.
+/// Iterations of a size, unless their number is given.
 const ITERATIONS: std::ops::RangeInclusive<u32> = 2..=100;
 
-/// Buffers of the largest size that fits.
+/// Number of buffers of the largest size that must fit.
 const BUFFERS: u64 = 4;
 
-/// Of the memory that is available, as a share: the rest is left to others.
+/// Share of the available memory to use: the rest is left to other processes.
 const MEMORY_SHARE: f64 = 0.5;
 
 /// Measures on one rank.
@@ -55,17 +55,17 @@ pub(super) struct Sweep<'run> {
 
 /// Memory for the largest size; smaller ones use its beginning.
 struct Buffers {
-    /// What the rank contributes.
+    /// Contribution of the rank.
     input: Vec<f32>,
-    /// The same on a device, unless that is the host.
+    /// Contribution on the device, unless that is the host.
     on_device: DeviceBuffer<f32>,
-    /// What is communicated.
+    /// Buffer that is communicated.
     shared: DeviceBuffer<f32>,
-    /// Of an all-to-all.
+    /// Scratch buffer of an all-to-all.
     scratch: Vec<f32>,
 }
 
-/// An operation on the beginning of the buffers.
+/// Operation on the beginning of the buffers.
 #[derive(Clone, Copy)]
 struct Call {
     operation: CommOperation,
@@ -73,7 +73,7 @@ struct Call {
 }
 
 impl<'run> Sweep<'run> {
-    /// Allocates the buffers: smaller ones where the largest does not fit on every rank.
+    /// Allocates the buffers, smaller ones if the largest does not fit on every rank.
     pub(super) fn new(
         options: &'run CommOptions,
         world: &World,
@@ -110,12 +110,12 @@ impl<'run> Sweep<'run> {
         Ok(Self { options, device, ranks, bytes_max, buffers, notes })
     }
 
-    /// What the user may not expect.
+    /// Returns notes about what the user may not expect.
     pub(super) fn into_notes(self) -> Vec<String> {
         self.notes
     }
 
-    /// All sizes of an operation.
+    /// Measures all sizes of an operation.
     pub(super) fn measure(&mut self, operation: CommOperation) -> Outcome<Vec<Row>> {
         if operation == CommOperation::AllToAll && matches!(self.device, Device::Cuda(_)) {
             let text = "comm: an all-to-all is measured between hosts only: use --device cpu";
@@ -158,7 +158,8 @@ impl<'run> Sweep<'run> {
         Ok(Row { operation, bytes, elements: elements as u64, out_of_place, in_place })
     }
 
-    /// The mean time of an operation, over iterations and ranks; `copies` the input each time.
+    /// Returns the mean time of an operation, over iterations and ranks; `copies` the input each
+    /// time.
     fn time(&mut self, call: Call, copies: bool) -> Outcome<Duration> {
         let once = |sweep: &mut Self| {
             if copies {
@@ -207,7 +208,7 @@ impl<'run> Sweep<'run> {
         Ok(())
     }
 
-    /// Wrong elements of all ranks.
+    /// Returns the number of wrong elements of all ranks.
     fn wrong(&self, Call { operation, elements }: Call) -> Outcome<u64> {
         let mut found = vec![0.0; elements];
         self.device.read(self.buffers.shared.view().slice(0..elements), &mut found)?;
@@ -216,12 +217,12 @@ impl<'run> Sweep<'run> {
     }
 }
 
-/// As many elements as fit, but a whole number for each rank.
+/// Returns how many elements fit, rounded up to a multiple of the number of ranks.
 fn elements(bytes: u64, world: usize) -> usize {
     (bytes as usize / size_of::<f32>()).next_multiple_of(world)
 }
 
-/// A number of every rank.
+/// Gathers a number from every rank.
 fn over_ranks(ranks: &Ranks<'_>, own: f64) -> Outcome<Vec<f64>> {
     let mut all = vec![0.0; ranks.world()];
     all[ranks.rank()] = own;

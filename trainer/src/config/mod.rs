@@ -1,7 +1,7 @@
-//! The whole configuration of a run: the hashed workload and the unhashed rest.
+//! Configuration of a run: the hashed workload and the unhashed rest.
 //!
-//! Values come from a preset or a TOML file, then from `--set key=value`, last wins. An unknown key
-//! or an impossible value is an error that names it.
+//! Values come from a preset or a TOML file, then from `--set key=value`; the last one wins. An
+//! unknown key or an impossible value is an error that names it.
 
 mod origin;
 mod overrides;
@@ -29,41 +29,41 @@ use record::limits::CONFIG_BYTES_MAX;
 use origin::Origin;
 pub use tier_variables::Variables;
 
-/// Sections that decide what is computed, and so the workload id.
+/// Sections that decide what is computed, and thereby the workload id.
 const WORKLOAD_SECTIONS: [&str; 6] =
     ["model", "data", "batch", "precision", "optimizer", "schedule"];
 
-/// Most compute threads of one rank: as many cores as a CPU mask has.
+/// Largest number of compute threads of one rank: as many cores as a CPU mask has.
 const THREADS_MAX: usize = launch::CORES_MAX;
 
-/// A resolved configuration.
+/// Resolved configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Preset or file name, for people.
+    /// Name of the preset or file, for people.
     pub name: String,
-    /// Folder that relative data files start from.
+    /// Base folder of relative data files.
     pub base: PathBuf,
-    /// The half that is hashed into the workload id.
+    /// Sections that are hashed into the workload id.
     pub workload: Workload,
-    /// The half that is not.
+    /// Sections that are not hashed.
     pub settings: Settings,
 }
 
-/// The sections that are not part of the workload.
+/// Sections that are not part of the workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// How it is computed.
+    /// Execution: engine, device, threads and data.
     pub run: RunConfig,
-    /// How ranks communicate.
+    /// Communication between ranks.
     pub collectives: CollectivesConfig,
-    /// When and how checkpoints are saved.
+    /// Schedule and storage of checkpoints.
     pub checkpoint: CheckpointConfig,
-    /// What is logged and measured.
+    /// Logs and measurements.
     pub telemetry: TelemetryConfig,
 }
 
-/// An implementation of the model's forward and backward.
+/// Implementation of the model's forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -74,7 +74,7 @@ pub enum Engine {
     Candle,
 }
 
-/// Where it is computed.
+/// Device that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
@@ -89,31 +89,32 @@ pub enum Device {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunConfig {
-    /// Which engine.
+    /// Engine.
     pub engine: Engine,
-    /// Which device.
+    /// Device.
     pub device: Device,
-    /// What computes attention on a CUDA device.
+    /// Implementation of attention on a CUDA device.
     pub attention: AttentionBackend,
     /// Compute threads of each rank; 0 divides the available cores among the ranks that share them.
     pub threads: usize,
-    /// Each rank holds and updates the optimizer state of its own parts only (ZeRO-1).
+    /// Sharded optimizer (ZeRO-1): each rank holds and updates the state of its own parts only.
     pub shard_optimizer: bool,
-    /// Keep only each block's input in forward and run the block again in backward: less memory
+    /// Keeps only each block's input in forward and runs the block again in backward: less memory
     /// for about a third more work, and the same bits.
     pub recompute: bool,
-    /// Hugging Face folder with the weights of step 0; they are made from the seed without. In a
+    /// Hugging Face folder with the weights of step 0; without it the seed determines them. In a
     /// workload file it is relative to the file, as data is; on the command line it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<String>,
-    /// Folder of each node that keeps token files of object stores; without one it is in the user's
+    /// Folder of each node that caches token files of object stores; by default in the user's
     /// folder for caches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_cache: Option<PathBuf>,
     /// Largest size of all files in it.
     #[serde(with = "size")]
     pub data_cache_bytes: u64,
-    /// How long a request to an object store is tried again, in addition to the time for its bytes.
+    /// Time for which a request to an object store is retried, in addition to the time for its
+    /// bytes.
     #[serde(with = "duration")]
     pub data_deadline: Duration,
 }
@@ -139,16 +140,16 @@ impl Default for RunConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CollectivesConfig {
-    /// Which backend.
+    /// Backend.
     pub backend: Backend,
     /// Smallest size of a gradient bucket in bytes (the last one may be smaller).
     #[serde(with = "size")]
     pub bucket_bytes: usize,
-    /// Overlap communication with computation: reductions with backward, and the all-gather of a
+    /// Overlaps communication with computation: reductions with backward, and the all-gather of a
     /// sharded optimizer's weights with the next forward.
     pub overlap: bool,
     /// Longest time that an operation between ranks may take, except where they wait for storage;
-    /// the run ends with an error after it.
+    /// then the run ends with an error.
     #[serde(with = "duration")]
     pub deadline: Duration,
 }
@@ -168,68 +169,68 @@ impl Default for CollectivesConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// When to save: `50steps`, `5m`, `auto` or `never`.
+    /// Interval between saves: `50steps`, `5m`, `auto` or `never`.
     pub every: Interval,
     /// Time between failures of the job, for `auto`; without it, estimated from the number of ranks
     /// and the attempts of the run.
     #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
     pub mean_time_between_failures: Option<Duration>,
-    /// Save after the last step as well.
+    /// Saves after the last step as well.
     pub at_end: bool,
-    /// How many committed checkpoints to keep.
+    /// Number of committed checkpoints to keep.
     pub keep: usize,
-    /// Whether training goes on while a checkpoint is written.
+    /// Continues training while a checkpoint is written.
     pub background: bool,
-    /// Memory per rank that the state is copied to before it is written. All of the state that a
-    /// rank saves by default, so that no step waits for storage.
+    /// Memory per rank that the state is copied to before it is written. By default all of the
+    /// state that a rank saves, so that no step waits for storage.
     #[serde(with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub staging_bytes: Option<u64>,
-    /// A folder of each node's own, where checkpoints are saved first.
+    /// Folder of each node's own, where checkpoints are saved first.
     pub nvme: TierConfig,
-    /// A folder that all ranks see: the run's folder by default; the path `none` leaves it out.
+    /// Folder that all ranks see: the run's folder by default; the path `none` leaves it out.
     pub shared: TierConfig,
-    /// An object store.
+    /// Object store.
     pub object: TierConfig,
     /// Most bytes per second that a rank copies to farther tiers; unlimited by default.
     #[serde(with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second_max: Option<u64>,
-    /// How long a stop on request waits for copies to farther tiers; the next attempt goes on with
-    /// what is left.
+    /// Time that a requested stop waits for copies to farther tiers; the next attempt resumes the
+    /// rest.
     #[serde(with = "duration")]
     pub stop_grace: Duration,
-    /// Save a checkpoint when a rank is found slow: its node may fail soon.
+    /// Saves a checkpoint when a rank is found slow: its node may fail soon.
     pub on_verdict: bool,
     /// Longest time that ranks wait for the slowest writer or reader, of checkpoints and at the
-    /// start of the run's folder; the run ends with an error after it.
+    /// start of the run's folder; then the run ends with an error.
     #[serde(with = "duration")]
     pub deadline: Duration,
 }
 
 impl CheckpointConfig {
-    /// Whether checkpoints are saved while training goes on, on whichever tier.
+    /// Returns whether checkpoints are saved during training, on any tier.
     pub fn has_interval(&self) -> bool {
         let Self { every, nvme, shared, object, .. } = self;
         let of_tiers = [nvme, shared, object].into_iter().filter_map(|tier| tier.every);
         of_tiers.chain([*every]).any(|every| every != Interval::Never)
     }
 
-    /// Whether there is a shared tier.
+    /// Returns whether there is a shared tier.
     pub fn has_shared_tier(&self) -> bool {
         self.shared.path.as_deref() != Some("none")
     }
 }
 
-/// A tier of checkpoints: `[checkpoint.nvme]`, `[checkpoint.shared]` or `[checkpoint.object]`.
+/// Tier of checkpoints: `[checkpoint.nvme]`, `[checkpoint.shared]` or `[checkpoint.object]`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TierConfig {
-    /// A folder, or `s3://bucket/prefix`. Each run has a folder of its own in it.
+    /// Folder, or `s3://bucket/prefix`. Each run has a folder of its own in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How often a checkpoint gets there; as often as one is saved by default.
+    /// Interval between checkpoints there; every saved checkpoint by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Interval>,
-    /// How many committed checkpoints to keep there; `checkpoint.keep` by default.
+    /// Number of committed checkpoints to keep there; `checkpoint.keep` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<usize>,
 }
@@ -260,43 +261,43 @@ impl Default for CheckpointConfig {
 pub struct TelemetryConfig {
     /// Steps between lines of the console.
     pub log_every_steps: u64,
-    /// How long to measure the matmul rate, at all of its moments together; `0s` leaves
-    /// `mfu_measured` null.
+    /// Time for measuring the matmul rate, over all of its measurements; `0s` leaves `mfu_measured`
+    /// null.
     #[serde(with = "duration")]
     pub matmul_probe: Duration,
     /// Steps of a window over which the ranks' own times are compared; 0 for never.
     pub straggler_window_steps: usize,
-    /// By how much a rank must be slower than the median rank to be named.
+    /// Percentage by which a rank must be slower than the median rank to be named.
     pub straggler_percent: f64,
-    /// How often hardware is read; `0s` for never.
+    /// Interval between hardware samples; `0s` for never.
     #[serde(with = "duration")]
     pub hardware_interval: Duration,
-    /// Where `/proc` and `/sys` of the host are, where a container has its own.
+    /// Root of the host's `/proc` and `/sys`, where a container has its own.
     pub host_root: PathBuf,
-    /// Price of a node for an hour, in any currency: the record then says what training costs.
+    /// Price of a node for an hour, in any currency: the record then has the cost of training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_node_hour: Option<f64>,
     /// Steps between those that compute the norms of weights and of their last update; 0 for never.
     pub health_every_steps: u64,
-    /// From which robust z-score on a loss is a spike; 0 for never.
+    /// Robust z-score from which a loss is a spike; 0 for never.
     pub loss_spike_z: f64,
-    /// Whether rank 0 writes events for TensorBoard, in the run's folder.
+    /// Writes events for TensorBoard on rank 0, in the run's folder.
     pub tensorboard: bool,
-    /// File of golden losses; without one those of built-in workloads count.
+    /// File of golden losses; by default those of built-in workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub golden: Option<PathBuf>,
-    /// Where one rank of each node serves metrics for Prometheus, as in `0.0.0.0:9402`; without it
-    /// none does.
+    /// Address at which one rank of each node serves metrics for Prometheus, as in `0.0.0.0:9402`;
+    /// none does by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<SocketAddr>,
-    /// For how long it does after the end of the run.
+    /// Time for which it is served after the end of the run.
     #[serde(with = "duration")]
     pub prometheus_linger: Duration,
-    /// URL of an OpenTelemetry collector that every rank sends its metrics and spans to, by OTLP
+    /// URL of an OpenTelemetry collector to which every rank sends its metrics and spans, by OTLP
     /// over HTTP, as in `http://HOST:4318`; empty for none.
     pub otlp: SecretUrl,
-    /// Folder or URL of an object store where the record is put at the end, as `yardstick baseline`
-    /// keeps them; empty for none.
+    /// Folder or URL of an object store that receives the record at the end, as `yardstick
+    /// baseline` keeps them; empty for none.
     pub records: SecretUrl,
     /// File with the status of the job's pods, as `kubectl get pods -o json` prints it, for the
     /// record; empty for none.
@@ -327,7 +328,7 @@ impl Default for TelemetryConfig {
 }
 
 impl Config {
-    /// What the fused engine computes in and keeps, on so many threads of each rank.
+    /// Returns the precisions and options of the fused engine, with so many threads of each rank.
     pub fn fused_options(&self, threads: usize) -> models::fused::Options {
         let options = models::fused::Options {
             recompute: self.settings.run.recompute,
@@ -342,12 +343,12 @@ impl Config {
         models::fused::Options { logits_bytes: LOGITS_BYTES_ON_CUDA, ..options }
     }
 
-    /// Whether a CUDA device computes, not the processor.
+    /// Returns whether a CUDA device computes, not the processor.
     pub fn is_on_cuda(&self) -> bool {
         self.settings.run.device == Device::Cuda
     }
 
-    /// How long to measure the matmul rate: only the processor's can be measured so far.
+    /// Returns the time for measuring the matmul rate: so far only the processor's can be measured.
     pub fn matmul_probe_time(&self) -> Duration {
         match self.settings.run.device {
             Device::Cpu => self.settings.telemetry.matmul_probe,
@@ -363,10 +364,10 @@ impl Config {
         Self::from_origin(Origin::read(workload, overrides)?, overrides)
     }
 
-    /// The configuration that a run has left in its folder.
+    /// Loads the configuration that a run has left in its folder.
     ///
     /// # Errors
-    /// Exit code 2 for one that is not there or not readable, and as [`Config::load`].
+    /// Exit code 2 if it is missing or unreadable, and the errors of [`Config::load`].
     pub fn of_run(folder: &Path) -> Outcome<Self> {
         let path = folder.join("config.toml");
         let text = regular_file::read_text(&path, CONFIG_BYTES_MAX);
@@ -396,7 +397,7 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses a password in an address: for what is stored by others, as manifests are.
+    /// Refuses a password in an address that others will store, as in manifests.
     ///
     /// # Errors
     /// Exit code 2, naming the key and another way.
@@ -410,7 +411,7 @@ impl Config {
         Ok(())
     }
 
-    /// The whole configuration as TOML, without passwords, which `--workload FILE` accepts back.
+    /// Formats the whole configuration as TOML, without passwords; `--workload FILE` accepts it.
     ///
     /// # Panics
     /// Never: every field has a TOML form.
@@ -444,7 +445,7 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
     Ok((workload, settings))
 }
 
-/// A relative `run.init_from` in a workload file is relative to the folder of that file.
+/// Resolves a relative `run.init_from` of a workload file against the folder of that file.
 fn resolve_init_from(base: &Path, table: &mut Table) {
     let run = table.get_mut("run").and_then(Value::as_table_mut);
     if let Some(Value::String(folder)) = run.and_then(|run| run.get_mut("init_from")) {
@@ -488,7 +489,7 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
 }
 
 impl Config {
-    /// Where token files are.
+    /// Returns the locations of token files.
     pub fn data_locations(&self) -> Locations {
         let run = &self.settings.run;
         let cache = CacheOptions {
@@ -558,7 +559,7 @@ impl Settings {
         }
         let otlp = &self.telemetry.otlp;
         if !otlp.is_empty() && !is_http(otlp.expose()) {
-            // Without a scheme it is not known which part before an @ is a password.
+            // Without a scheme it is unknown which part before an @ is a password.
             let shown = otlp.to_string();
             let is_known = shown.contains("://") || !shown.contains('@');
             let found = if is_known { shown } else { "another text".to_owned() };
@@ -588,10 +589,10 @@ fn require_place(key: &str, path: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Counters of energy start again after some minutes.
+/// Longest interval between hardware samples: energy counters wrap around after some minutes.
 const HARDWARE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Whether a text is the URL of a web server, to which paths can be added.
+/// Returns whether a text is the URL of a web server, to which paths can be added.
 fn is_http(text: &str) -> bool {
     let is_base = |url: reqwest::Url| {
         matches!(url.scheme(), "http" | "https")

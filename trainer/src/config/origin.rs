@@ -1,4 +1,4 @@
-//! The preset or file that a configuration starts from, and the line of an error in it.
+//! Preset or file that a configuration starts from, and the line of an error in it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::failure::{Failure, Outcome};
 use record::limits::CONFIG_BYTES_MAX;
 use record::text::in_user_words;
 
-/// A preset or a file, and the overrides of the command line.
+/// Preset or file, and the overrides of the command line.
 pub(super) struct Origin<'a> {
-    /// What the user wrote after --workload.
+    /// Text that the user wrote after --workload.
     named: &'a str,
     overrides: &'a [String],
     /// Name for people.
     pub(super) name: String,
-    /// Folder that relative data files start from.
+    /// Base folder of relative data files.
     pub(super) base: PathBuf,
-    /// The whole text.
+    /// Whole text.
     pub(super) text: String,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Origin<'a> {
         Ok(Self::of_file(named, overrides, text))
     }
 
-    /// The text of a file.
+    /// Uses the text of a file.
     pub(super) fn of_file(named: &'a str, overrides: &'a [String], text: String) -> Self {
         let path = Path::new(named);
         let name = path.file_stem().map_or(named.into(), |stem| stem.to_string_lossy());
@@ -53,15 +53,15 @@ impl<'a> Origin<'a> {
         Self { named, overrides, name: name.into_owned(), base, text }
     }
 
-    /// An error for text that is not TOML.
+    /// Returns the error for text that is not TOML.
     pub(super) fn not_toml(&self, error: &Error) -> Failure {
         let location = self.location(error.span().map(|span| span.start));
         Failure::usage(format!("{location}: not valid TOML: {}", error.message()))
     }
 
-    /// An error for an unknown or missing key, or a value of the wrong type. It names the file if
-    /// the file without overrides has the same error, `--set` if the file has none, and both if the
-    /// file has a different one.
+    /// Returns the error for an unknown or missing key, or a value of the wrong type. It names the
+    /// file if the file without overrides has the same error, `--set` if the file has none, and
+    /// both if the file has a different one.
     pub(super) fn misfit<T>(&self, error: &Error, is_of_half: impl Fn(&str) -> bool) -> Failure
     where
         T: for<'de> Deserialize<'de>,
@@ -80,7 +80,8 @@ impl<'a> Origin<'a> {
         Failure::usage(format!("{location}: {message}{}", key.replace('\n', " ")))
     }
 
-    /// The error of the text without overrides, and its range if that is not the whole text.
+    /// Returns the error of the text without overrides, and its range if that is not the whole
+    /// text.
     fn misfit_alone<T>(
         &self,
         is_of_half: impl Fn(&str) -> bool,
@@ -97,9 +98,9 @@ impl<'a> Origin<'a> {
         Some((error.message().to_owned(), error.span().filter(|span| *span != whole)))
     }
 
-    /// Adds where an impossible value comes from. It is the file, if that has the same error
-    /// `alone`, without overrides. It is the file with `--set`, if the file has a different error
-    /// alone, and the key is in the file and not overridden.
+    /// Adds the origin of an impossible value. It is the file, if that has the same error `alone`,
+    /// without overrides. It is the file with `--set`, if the file alone has a different error and
+    /// the key is in the file and not overridden.
     pub(super) fn blame(&self, failure: Failure, alone: Option<&Failure>) -> Failure {
         let (Some(models::Error::Invalid { key, .. }), Some(alone)) =
             (failure.error.downcast_ref(), alone)
@@ -122,7 +123,7 @@ impl<'a> Origin<'a> {
         })
     }
 
-    /// Offset of a dotted key in the text.
+    /// Returns the offset of a dotted key in the text.
     fn offset_of(&self, key: &str) -> Option<usize> {
         let document = DeTable::parse(&self.text).ok()?;
         let mut table = Some(document.get_ref());

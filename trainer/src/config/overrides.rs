@@ -1,4 +1,4 @@
-//! `--set section.key=value`; deeper where a value is a table, as in `model.rope_scaling.factor=8`.
+//! Overrides by `--set section.key=value`, or deeper, as in `model.rope_scaling.factor=8`.
 
 use record::text::redacted;
 use toml::{Table, Value};

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::ser::Serializer;
 
-/// What a message says that is expected.
+/// Expected form, for error messages.
 const EXPECTED: &str = "a size such as 64MiB, 64M, 1.5GiB or 4096";
 
 /// Units in lower case. As in dd and nccl-tests, a letter alone is a power of 1024.
@@ -34,10 +34,10 @@ const UNITS: [(&str, u64); 18] = [
     ("tb", 1_000_000_000_000),
 ];
 
-/// Reads a number and its unit, in bytes.
+/// Parses a number with a unit, in bytes.
 ///
 /// # Errors
-/// Says what was expected instead.
+/// A message that says what was expected instead.
 pub fn parse(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?}: expected {EXPECTED}"))
 }
 
-/// The product, where it is a whole number: a fraction has as many digits as its unit allows.
+/// Returns the product if it is a whole number: a fraction has as many digits as its unit allows.
 fn product(number: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let whole: u64 = whole.parse().ok()?;
@@ -59,7 +59,7 @@ fn product(number: &str, factor: u64) -> Option<u64> {
     u64::try_from(bytes).ok().filter(|_| part.is_multiple_of(scale))
 }
 
-/// For `#[serde(with)]`.
+/// Serializes a size, for `#[serde(with)]`.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -67,10 +67,10 @@ pub fn serialize<T: Serialize, S: Serializer>(bytes: &T, serializer: S) -> Resul
     bytes.serialize(serializer)
 }
 
-/// For `#[serde(with)]`.
+/// Deserializes a size, for `#[serde(with)]`.
 ///
 /// # Errors
-/// For what is no size.
+/// If the value is not a size.
 pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -102,7 +102,7 @@ impl<T: TryFrom<u64>> Visitor<'_> for Size<T> {
     }
 }
 
-/// For `#[serde(with)]` on an `Option`, with `default`.
+/// Functions for `#[serde(with)]` on an `Option`, with `default`.
 pub(crate) mod optional {
     use serde::Serialize;
     use serde::de::Deserializer;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 
-/// Folders of tiers that the environment names where the configuration does not.
+/// Folders of tiers from the environment, for tiers that the configuration does not name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Variables {
     pub(crate) nvme: Option<String>,
@@ -14,7 +14,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Those of this process.
+    /// Reads the variables of this process.
     pub fn read() -> Self {
         Self::of(|name| std::env::var(name).ok())
     }
@@ -30,19 +30,19 @@ impl Variables {
         Self { nvme: folder("LOCAL_CHECKPOINT_DIR"), shared: folder("SHARED_CHECKPOINT_DIR") }
     }
 
-    /// Whether there is a tier of each node.
+    /// Returns whether there is a tier of each node.
     pub fn has_nvme(&self) -> bool {
         self.nvme.is_some()
     }
 
-    /// Whether a shared tier is named.
+    /// Returns whether a shared tier is named.
     pub fn has_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// What holds for the run: a launcher may not pass the environment on to all ranks. Rank 0
-    /// decides which tiers there are, and each rank where its node's is; an empty path where it
-    /// does not know. Collective.
+    /// Agrees on the variables of the run: a launcher may not pass the environment to all ranks.
+    /// Rank 0 decides which tiers there are; each rank decides the path of its node's tier, which
+    /// is empty where unknown. Collective.
     pub(crate) fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
         let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
         let own = serde_json::to_vec(&self).map_err(internal)?;

@@ -1,4 +1,4 @@
-//! The micro-batches of one rank, step by step.
+//! Micro-batches of one rank, step by step.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use device::threads;
 use super::prefetch::{BatchPlan, Buffers, MicroBatch, Prefetcher};
 use super::sequences::Sequences;
 
-/// The data of one rank: which sequences it takes, and the prefetch thread, which the first
-/// micro-batch starts.
+/// Data of one rank: its sequences, and the prefetch thread, which the first micro-batch starts.
 #[derive(Debug)]
 pub struct Batches {
     sequences: Arc<dyn Sequences>,
@@ -16,7 +15,7 @@ pub struct Batches {
     reader: Reader,
 }
 
-/// The prefetch thread, before and after it is started.
+/// State of the prefetch thread, before and after its start.
 #[derive(Debug)]
 enum Reader {
     Idle {
@@ -33,7 +32,7 @@ impl Batches {
         Self { sequences, plan, reader: Reader::Idle { cursor: 0, buffers } }
     }
 
-    /// Lets the first step begin at this sequence.
+    /// Sets the sequence at which the first step begins.
     ///
     /// # Panics
     /// After the first micro-batch.
@@ -44,10 +43,10 @@ impl Batches {
         *cursor = sequence;
     }
 
-    /// The next micro-batch, in order; waits until it has been read.
+    /// Returns the next micro-batch, in order; waits until it has been read.
     ///
     /// # Errors
-    /// At the first one, when there is no thread that reads.
+    /// At the first micro-batch, if the reader thread cannot be started.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items cannot borrow from it")]
     pub fn next(&mut self) -> Result<MicroBatch<'_>, threads::Error> {
         if let Reader::Idle { cursor, buffers } = &mut self.reader {
@@ -60,27 +59,27 @@ impl Batches {
         Ok(prefetcher.next())
     }
 
-    /// Which sequences this rank takes.
+    /// Returns the plan of the sequences that this rank takes.
     pub fn plan(&self) -> &BatchPlan {
         &self.plan
     }
 
-    /// Micro-batches per step and rank.
+    /// Returns the micro-batches per step and rank.
     pub fn accumulation(&self) -> usize {
         self.plan.accumulation
     }
 
-    /// Sequences per step over all ranks.
+    /// Returns the sequences per step over all ranks.
     pub fn global_sequences(&self) -> usize {
         self.plan.global_sequences
     }
 
-    /// Tokens per step over all ranks.
+    /// Returns the tokens per step over all ranks.
     pub fn tokens_per_step(&self) -> u64 {
         (self.plan.global_sequences * self.plan.sequence_tokens) as u64
     }
 
-    /// Smallest mean loss that any model can reach on this data, nats per token, where it is known.
+    /// Returns the lowest mean loss of any model on this data in nats per token, where it is known.
     pub fn entropy_floor_nats(&self) -> Option<f64> {
         self.sequences.entropy_floor_nats()
     }

@@ -1,4 +1,4 @@
-//! How fast token files can be read: from their store, from the disk, and from memory.
+//! Benchmark of reading token files: from their store, from the disk, and from memory.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -20,9 +20,9 @@ use super::ranges::for_ranges;
 
 /// Size of one read.
 const BLOCK_BYTES: u64 = 4 << 20;
-/// Reads at a time: a single one leaves most disks idle.
+/// Reads in flight: a single one leaves most disks idle.
 const READERS: usize = 8;
-/// Places of a file at which is looked whether it is in memory.
+/// Number of offsets at which a file is sampled for being in memory.
 const SAMPLES: u64 = 64;
 
 /// Rates of one file.
@@ -32,20 +32,19 @@ pub struct FileRates {
     pub file: PathBuf,
     /// Size of the file.
     pub size_bytes: u64,
-    /// From the object store to memory; `None` for a path.
+    /// Rate from the object store to memory; `None` for a path.
     pub download_bytes_per_second: Option<f64>,
-    /// From the disk, with nothing of the file in memory. `None` where the kernel kept the file in
-    /// memory (a file system in memory, or another process has it mapped) or cannot tell.
+    /// Rate from the disk, with nothing of the file in memory. `None` where the kernel kept the
+    /// file in memory (a file system in memory, or another process has it mapped) or cannot say.
     pub cold_bytes_per_second: Option<f64>,
-    /// From memory.
+    /// Rate from memory.
     pub warm_bytes_per_second: f64,
 }
 
-/// Reads files by their names, one after the other. Downloads those of object stores, which the
-/// cache then has.
+/// Reads files one after the other. Files of object stores are downloaded, and stay in the cache.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn bench(names: &[String], locations: &Locations) -> Result<Vec<FileRates>, DataError> {
     let downloads = names.iter().map(|name| download_rate(name, locations));
     let downloads = downloads.collect::<Result<Vec<_>, _>>()?;
@@ -80,7 +79,7 @@ fn read_rates(file: &LocalFile, download: Option<f64>) -> Result<FileRates, Data
     })
 }
 
-/// Removes a file from the page cache, and tells whether that worked.
+/// Removes a file from the page cache, and returns whether that worked.
 pub(crate) fn drop_pages(file: &File, size: u64) -> std::io::Result<bool> {
     file.sync_data()?; // what is not on the disk yet stays in memory
     fadvise(file, 0, None, Advice::DontNeed)?;
@@ -97,7 +96,7 @@ pub(crate) fn drop_pages(file: &File, size: u64) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Bytes per second of reading a whole file, in blocks and by several threads.
+/// Returns the bytes per second of reading a whole file, in blocks and by several threads.
 fn read_all(file: &File, path: &Path, size: u64) -> Result<f64, IoError> {
     let reader = || {
         let mut block = vec![0; BLOCK_BYTES as usize];

@@ -1,4 +1,4 @@
-//! The error type of token data.
+//! Error type of token data.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use record::files::IoError;
 
 use record::text::number_format::count;
 
-/// What went wrong with token data, by what the caller can do about it.
+/// Error of token data, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -19,26 +19,26 @@ pub enum DataError {
          XDG_CACHE_HOME or HOME, found none"
     )]
     NoCacheFolder,
-    /// The folder that keeps files of object stores cannot be used like this.
+    /// The folder that keeps files of object stores cannot be used in this way.
     #[error("{}: expected {expected}, found {found}", folder.display())]
     BadCache {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What it needs.
+        /// Requirement that it does not meet.
         expected: String,
-        /// What it has.
+        /// State that was found.
         found: String,
     },
     /// A field is not what the format requires; the file is damaged or of another kind.
     #[error("{}: byte {offset}: expected {expected}, found {found}{hint}", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Offset of the bad field in the file, bytes.
         offset: u64,
-        /// What the format requires.
+        /// Value that the format requires.
         expected: String,
-        /// The value in the file.
+        /// Value in the file.
         found: String,
         /// Advice, starting with a separator, or nothing.
         hint: String,
@@ -50,13 +50,13 @@ pub enum DataError {
         path.display()
     )]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Required size, bytes.
         expected_bytes: u64,
         /// Size of the file, bytes.
         found_bytes: u64,
-        /// Where the expectation comes from.
+        /// Origin of the expected size.
         reason: String,
     },
     /// A token id is not in the model's vocabulary.
@@ -67,13 +67,13 @@ pub enum DataError {
         path.display()
     )]
     TokenTooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Offset of the first such token in the file, bytes.
         offset: u64,
-        /// The token id.
+        /// Token id.
         token: i64,
-        /// V, the number of token ids of the model.
+        /// Number of token ids of the model, V.
         vocabulary: usize,
     },
     /// The files hold too few tokens for the workload.
@@ -84,51 +84,51 @@ pub enum DataError {
         count(*needed as usize, "token")
     )]
     TooFewTokens {
-        /// The files, which together are one stream.
+        /// Paths of the files, which together are one stream.
         paths: Vec<PathBuf>,
         /// Smallest sufficient number of tokens.
         needed: u64,
-        /// Tokens in the files.
+        /// Number of tokens in the files.
         found: u64,
-        /// How `needed` is calculated.
+        /// Calculation of `needed`.
         reason: String,
     },
     /// The tokenizer's input is not in the stated format.
     #[error("{}: {location}: expected {expected}, found {found}", path.display())]
     BadText {
-        /// The text file.
+        /// Path of the text file.
         path: PathBuf,
         /// `byte N` or `line N`.
         location: String,
-        /// What the format requires.
+        /// Text that the format requires.
         expected: String,
-        /// What the file holds.
+        /// Text in the file.
         found: String,
     },
-    /// The tokenizer's input is something else than text.
+    /// The tokenizer's input is not text.
     #[error("{}: expected plain text, found {found}\n  hint: {hint}", path.display())]
     NotText {
-        /// The input.
+        /// Path of the input.
         path: PathBuf,
-        /// What it looks like.
+        /// Kind of file that it looks like.
         found: String,
-        /// What to do instead.
+        /// Advice about what to do instead.
         hint: String,
     },
     /// The output cannot be written in this format or under this name.
     #[error("{}: cannot write {format}: {reason}", path.display())]
     Unwritable {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
         /// Name of the format.
         format: &'static str,
-        /// Why, and what to do instead.
+        /// Reason, and advice about what to do instead.
         reason: String,
     },
 }
 
 impl DataError {
-    /// Whether bytes other than those that were written can be the reason.
+    /// Returns whether the error can be caused by changed bytes in the files.
     pub(super) fn is_damage(&self) -> bool {
         matches!(self, Self::Malformed { .. } | Self::Truncated { .. } | Self::BadCache { .. })
     }

@@ -1,38 +1,38 @@
-//! Files that are neither text nor tokens, by their first bytes.
+//! Files that are neither text nor tokens, recognised by their first bytes.
 
-/// A kind of file that users name by mistake.
+/// Kind of file that users name by mistake.
 #[derive(Debug)]
 pub(super) struct FileKind {
-    /// Its first bytes.
+    /// First bytes of the file.
     magic: &'static [u8],
-    /// With its article.
+    /// Name, with its article.
     pub(super) name: &'static str,
-    /// What to do where tokens were expected.
+    /// Advice where tokens were expected.
     pub(super) hint_for_tokens: &'static str,
-    /// What to do where text was expected.
+    /// Advice where text was expected.
     pub(super) hint_for_text: &'static str,
 }
 
 impl FileKind {
-    /// The kind of a file that begins with these bytes.
+    /// Returns the kind of a file that begins with these bytes.
     pub(super) fn of(bytes: &[u8]) -> Option<&'static Self> {
         KINDS.iter().find(|kind| bytes.starts_with(kind.magic))
     }
 }
 
-/// A compressed file.
+/// Returns the kind of a compressed file.
 const fn compressed(magic: &'static [u8], name: &'static str, hint: &'static str) -> FileKind {
     FileKind { magic, name, hint_for_tokens: hint, hint_for_text: hint }
 }
 
-/// A table, which may have a column of text.
+/// Returns the kind of a table, which may have a column of text.
 const fn table(magic: &'static [u8], name: &'static str) -> FileKind {
     let hint_for_tokens = "export its text as JSON lines and use `yardstick data tokenize`";
     let hint_for_text = "export its text as JSON lines and use --jsonl";
     FileKind { magic, name, hint_for_tokens, hint_for_text }
 }
 
-/// What to do with tokens where text was expected.
+/// Advice for tokens where text was expected.
 const TRAIN: &str = "its tokens can be trained on as they are";
 
 const KINDS: [FileKind; 13] = [

@@ -1,4 +1,4 @@
-//! From the names of token files in a configuration to files of this machine.
+//! Resolution of token file names in a configuration to files of this machine.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,41 +8,41 @@ use record::text::is_remote;
 use super::cache::{Cache, CacheOptions, CachedFile};
 use super::error::DataError;
 
-/// Where named token files are.
+/// Locations of named token files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Locations {
-    /// Folder that relative names are relative to.
+    /// Base folder of relative names.
     pub base: PathBuf,
-    /// Where files of object stores are kept.
+    /// Cache for files of object stores.
     pub cache: CacheOptions,
 }
 
-/// A token file that can be opened.
+/// Token file that can be opened.
 #[derive(Debug)]
 pub(super) struct LocalFile {
     pub(super) path: PathBuf,
-    /// Its name for people: its path or its URL.
+    /// Path or URL, for people.
     pub(super) name: PathBuf,
-    /// BLAKE3 of its content as it was downloaded, 64 hexadecimal digits.
+    /// BLAKE3 of the downloaded content, 64 hexadecimal digits.
     pub(super) digest: Option<String>,
 }
 
 impl LocalFile {
-    /// A file that was not downloaded.
+    /// Names a file that was not downloaded.
     pub(super) fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), name: path.to_owned(), digest: None }
     }
 }
 
 impl Locations {
-    /// Files relative to a folder, and the cache at its usual place.
+    /// Resolves files relative to a folder, with the cache at its usual place.
     pub fn new(base: &Path) -> Self {
         Self { base: base.to_owned(), cache: CacheOptions::default() }
     }
 
     /// Opens files by their names: paths, or URLs of object stores, which are downloaded unless
-    /// they are on this node already. What was downloaded stays until `open` returns, and is
-    /// downloaded again if that fails because of damage.
+    /// this node already has them. Downloaded files stay until `open` returns, and are downloaded
+    /// again if it fails because of damage.
     pub(super) fn open_files<T>(
         &self,
         names: &[String],
@@ -70,7 +70,8 @@ impl Locations {
     }
 }
 
-/// A Megatron file may be named by its index; the tokens are next to it.
+/// Returns the path of the tokens: a Megatron file may be named by its index, which is next to
+/// them.
 pub(in crate::data) fn tokens_of(path: &Path) -> PathBuf {
     let is_index = path.extension() == Some(OsStr::new("idx"));
     if is_index { path.with_extension("bin") } else { path.to_owned() }

@@ -12,13 +12,13 @@ use rustix::fs::OFlags;
 
 use crate::data::error::DataError;
 
-/// The content of a file; the operating system reads a page on the first access.
+/// Content of a file; the operating system reads a page on the first access.
 #[derive(Debug)]
 pub(in crate::data) struct MappedFile(memmap2::Mmap);
 
 impl MappedFile {
-    /// Maps a whole regular file; a user may name a link to it. To open a FIFO would take until
-    /// another process opens it, too, if it were not for `O_NONBLOCK`.
+    /// Maps a whole regular file; a user may name a link to it. Without `O_NONBLOCK`, opening a
+    /// FIFO would block until another process opens it, too.
     pub(in crate::data) fn open(path: &Path) -> Result<Self, DataError> {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path);

@@ -1,8 +1,8 @@
-//! Tokens for training and evaluation: where they come from and in which order.
+//! Tokens for training and evaluation: their sources and their order.
 //!
 //! - [`synthetic`]: an endless stream generated from a seed, with a known entropy.
 //! - Token files of llm.c, nanoGPT and Megatron-LM, memory-mapped; several form one stream.
-//! - [`Locations`]: where named files are; those of object stores are kept on the node.
+//! - [`Locations`]: locations of named files; those of object stores are kept on the node.
 //! - [`Prefetcher`]: micro-batches read ahead of time, in an order that does not depend on the
 //!   number of ranks.
 //! - [`tokenize()`] writes token files from text; [`inspect()`] describes a token file.

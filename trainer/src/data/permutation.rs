@@ -1,4 +1,4 @@
-//! A seeded permutation without a table, computed one element at a time.
+//! Seeded permutation without a table, computed one element at a time.
 //!
 //! An unbalanced Feistel network permutes all numbers of a given bit width whatever its round
 //! function (Luby, Rackoff 1988, "How to construct pseudorandom permutations"). Applying it until
@@ -10,7 +10,7 @@ use models::rng::Stream;
 
 const ROUNDS: usize = 8; // even, so that the halves end up with their original widths
 
-/// A bijection of `0..size`, O(1) in time and memory.
+/// Bijection of `0..size`, O(1) in time and memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Permutation {
     size: u64,
@@ -20,10 +20,10 @@ pub(super) struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..size` that belongs to a random stream.
+    /// Creates the permutation of `0..size` that belongs to a random stream.
     ///
     /// # Panics
-    /// When `size` is 0.
+    /// If `size` is 0.
     pub(super) fn new(size: u64, stream: Stream) -> Self {
         assert!(size > 0, "a permutation of nothing");
         let bits = u64::BITS - (size - 1).leading_zeros();
@@ -31,10 +31,10 @@ impl Permutation {
         Self { size, left_bits: bits / 2, right_bits: bits - bits / 2, rounds }
     }
 
-    /// The image of `index`.
+    /// Returns the image of `index`.
     ///
     /// # Panics
-    /// When `index` is not below the size.
+    /// If `index` is not below the size.
     pub(super) fn get(&self, index: u64) -> u64 {
         assert!(index < self.size, "index {index} of a permutation of {}", self.size);
         let mut value = self.feistel(index);

@@ -1,4 +1,4 @@
-//! Micro-batches read ahead of time on a background thread.
+//! Prefetch of micro-batches on a background thread.
 //!
 //! The order does not depend on the number of ranks: a step that begins with global sequence c
 //! takes the G sequences `c .. c + G`; rank r of R takes the r-th share of G / R, B at a time.
@@ -17,26 +17,26 @@ use super::sequences::Sequences;
 /// Number of micro-batch buffers: one in use, the others filled or being filled.
 const PREFETCH_DEPTH: usize = 4;
 
-/// How one rank's micro-batches are taken from the global order.
+/// Plan of one rank's micro-batches in the global order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlan {
-    /// This rank, r.
+    /// Rank, r.
     pub rank: usize,
-    /// R, number of ranks.
+    /// Number of ranks, R.
     pub world: usize,
-    /// B, sequences per rank and micro-batch.
+    /// Sequences per rank and micro-batch, B.
     pub micro_sequences: usize,
-    /// T, tokens per sequence.
+    /// Tokens per sequence, T.
     pub sequence_tokens: usize,
-    /// G, sequences per step over all ranks.
+    /// Sequences per step over all ranks, G.
     pub global_sequences: usize,
     /// Micro-batches per step and rank.
     pub accumulation: usize,
 }
 
 impl BatchPlan {
-    /// Global index of the first sequence of a micro-batch, in a step that begins with sequence
-    /// `cursor`; the other B - 1 follow it.
+    /// Returns the global index of a micro-batch's first sequence, in a step that begins with
+    /// sequence `cursor`; the other B - 1 follow it.
     pub fn first_sequence(&self, cursor: u64, micro_batch: usize) -> u64 {
         let share = self.global_sequences / self.world;
         let within = self.rank * share + micro_batch * self.micro_sequences;
@@ -67,17 +67,17 @@ impl Buffers {
     }
 }
 
-/// One micro-batch, borrowed until the next one.
+/// Micro-batch, borrowed until the next one.
 #[derive(Debug, Clone, Copy)]
 pub struct MicroBatch<'a>(&'a Buffers);
 
 impl<'a> MicroBatch<'a> {
-    /// Input tokens (B, T), row by row.
+    /// Returns the input tokens (B, T), row by row.
     pub fn inputs(&self) -> &'a [u32] {
         self.0.inputs.host()
     }
 
-    /// Target tokens (B, T): the inputs one position later.
+    /// Returns the target tokens (B, T): the inputs one position later.
     pub fn targets(&self) -> &'a [u32] {
         self.0.targets.host()
     }
@@ -103,7 +103,7 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // no code panics under the lock
     }
 
-    /// Waits for buffers in one of the queues; `None` when the other thread has ended.
+    /// Waits for buffers in one of the queues; `None` if the other thread has ended.
     fn take(&self, queue: fn(&mut State) -> &mut VecDeque<Buffers>) -> Option<Buffers> {
         let must_wait = |state: &mut State| state.open && queue(state).is_empty();
         let waited = self.changed.wait_while(self.lock(), must_wait);
@@ -132,10 +132,10 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// A background thread that reads up to three micro-batches ahead.
+/// Background thread that reads up to three micro-batches ahead.
 ///
 /// Buffers circulate between the thread and the caller, so [`Prefetcher::next`] allocates nothing;
-/// the time it takes is the wait for data.
+/// its duration is the wait for data.
 #[derive(Debug)]
 pub struct Prefetcher {
     current: Option<Buffers>,
@@ -147,10 +147,10 @@ impl Prefetcher {
     /// Starts the thread at the first micro-batch of a step that begins with sequence `cursor`.
     ///
     /// # Panics
-    /// When the batch does not divide among ranks.
+    /// If the batch does not divide among ranks.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(
         sequences: Arc<dyn Sequences>,
         plan: BatchPlan,
@@ -169,10 +169,10 @@ impl Prefetcher {
         Ok(Self { current: None, exchange, thread: Some(thread) })
     }
 
-    /// The next micro-batch, in order; waits until it has been read.
+    /// Returns the next micro-batch, in order; waits until it has been read.
     ///
     /// # Panics
-    /// When the data thread has panicked.
+    /// If the data thread has panicked.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items cannot borrow from it")]
     pub fn next(&mut self) -> MicroBatch<'_> {
         if let Some(used) = self.current.take() {

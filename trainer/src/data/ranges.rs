@@ -1,4 +1,4 @@
-//! Work on the ranges of a file by several threads.
+//! Processing of the ranges of a file by several threads.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -7,8 +7,9 @@ use std::thread::scope;
 
 use device::threads;
 
-/// Cuts `0..size` into ranges of `step`, which `threads` threads take one after the other, this one
-/// among them. `worker` is called once on each thread and makes what works on its ranges.
+/// Cuts `0..size` into ranges of `step`, which `threads` threads take one after the other, the
+/// calling thread among them. `worker` is called once on each thread and returns the function that
+/// processes its ranges.
 ///
 /// # Errors
 /// The first error of the first thread that has one; ranges that were not begun then are left out.
@@ -40,7 +41,7 @@ where
         let others: Vec<_> =
             (1..threads).map(|_| threads::spawn_scoped(scope, "ranges", run)).collect();
         let own = run();
-        // A thread that cannot be started leaves its ranges to the others.
+        // The other threads take the ranges of a thread that cannot be started.
         let joined = others.into_iter().flatten().map(|other| other.join());
         joined.fold(own, |result, other| result.and(other.unwrap_or_else(|p| resume_unwind(p))))
     })

@@ -1,4 +1,4 @@
-//! The data source of a workload: opens it once and provides training and evaluation sequences.
+//! Data source of a workload: opened once, it provides training and evaluation sequences.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::token_files::TokenStream;
 use super::windows::Windows;
 use record::text::number_format;
 
-/// The `[data]` section, opened and checked. Opening reads every token file once, for its digest
-/// and largest token; creating sequences is then cheap.
+/// Opened and checked `[data]` section. Opening reads every token file once, for its digest and
+/// largest token; creating sequences is then cheap.
 #[derive(Debug)]
 pub struct Source {
     config: DataConfig,
@@ -29,8 +29,8 @@ struct Files {
 }
 
 impl Source {
-    /// Opens the files of a configuration, and downloads those of object stores that this node
-    /// does not have. Reads them on the threads of the current rayon pool.
+    /// Opens the files of a configuration, and downloads files of object stores that this node does
+    /// not have. Reads files on the threads of the current rayon pool.
     ///
     /// # Errors
     /// A file is missing or damaged, or has a token id that is not below `vocabulary`.
@@ -46,19 +46,19 @@ impl Source {
         Ok(Self { config: config.clone(), vocabulary, files })
     }
 
-    /// Digest of the files' content for the workload id, 64 hexadecimal digits: BLAKE3 over the
-    /// token type and BLAKE3 of each file. `None` for the synthetic source.
+    /// Returns the digest of the files' content for the workload id, 64 hexadecimal digits: BLAKE3
+    /// over the token type and BLAKE3 of each file. `None` for the synthetic source.
     pub fn digest(&self) -> Option<&str> {
         self.files.as_ref().map(|files| files.digest.as_str())
     }
 
-    /// Training sequences of `sequence_tokens` tokens.
+    /// Returns training sequences of `sequence_tokens` tokens.
     ///
     /// # Errors
     /// [`DataError::TooFewTokens`] without at least one sequence in addition to the held-out ones.
     ///
     /// # Panics
-    /// When `sequence_tokens` is 0.
+    /// If `sequence_tokens` is 0.
     pub fn training(&self, sequence_tokens: usize) -> Result<Arc<dyn Sequences>, DataError> {
         assert!(sequence_tokens > 0, "sequences of no tokens");
         let Some(files) = &self.files else {
@@ -81,14 +81,14 @@ impl Source {
         }))
     }
 
-    /// The `evaluation_sequences` held-out sequences of `sequence_tokens` tokens: the first ones
-    /// of `evaluation_files`, or the last ones of `files`, in the order of the files.
+    /// Returns the `evaluation_sequences` held-out sequences of `sequence_tokens` tokens: the first
+    /// of `evaluation_files`, or the last of `files`, in the order of the files.
     ///
     /// # Errors
-    /// [`DataError::TooFewTokens`] when there are fewer.
+    /// [`DataError::TooFewTokens`] if there are fewer.
     ///
     /// # Panics
-    /// When `sequence_tokens` is 0.
+    /// If `sequence_tokens` is 0.
     pub fn evaluation(&self, sequence_tokens: usize) -> Result<Arc<dyn Sequences>, DataError> {
         assert!(sequence_tokens > 0, "sequences of no tokens");
         let count = self.config.evaluation_sequences as u64;

@@ -1,4 +1,4 @@
-//! A token stream generated from a seed, with structure to learn and a known entropy.
+//! Synthetic token stream generated from a seed, with structure to learn and a known entropy.
 //!
 //! A hash assigns each token to one of a few classes and gives it one bit. The class of the last
 //! token and the bit of the token before it select a row; a row lists K tokens, and the next token
@@ -8,11 +8,11 @@
 //!   floor, in nats per token, exactly. p is a multiple of 1/4096, so it is sampled without error.
 //! - K = sqrt(V) puts the floor near 0.4 ln V for every V from 256 to 100,000.
 //! - There are at most 64 rows whatever V is, so that loss falls within a few hundred small steps
-//!   also with a large vocabulary: a model learns first the frequent tokens, then the classes.
-//! - Without attention a model cannot know the bit of the token before the last: it stays above
-//!   the floor by up to ln 2. Reaching the floor shows that attention works.
+//!   also with a large vocabulary: a model first learns the frequent tokens, then the classes.
+//! - Without attention a model cannot know the bit of the token before the last: it stays above the
+//!   floor by up to ln 2. Reaching the floor shows that attention works.
 //!
-//! The first token of a sequence is uniform and the bit before it counts as 0.
+//! The first token of a sequence is uniform, and the bit before it counts as 0.
 
 use models::rng::{Purpose, Stream};
 
@@ -24,7 +24,7 @@ const SLOTS: usize = 1 << SLOT_BITS; // p is a multiple of 1 / SLOTS
 const SUCCESSORS_MAX: usize = 512; // so that each probability is above 1 / SLOTS
 const CLASSES_MAX: usize = 32;
 
-/// The synthetic source: training samples, or held-out samples of the same language.
+/// Synthetic source: training samples, or held-out samples of the same language.
 #[derive(Debug)]
 pub struct Synthetic {
     vocabulary: u64,
@@ -39,12 +39,12 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// Endless training sequences over `vocabulary` tokens.
+    /// Returns endless training sequences over `vocabulary` tokens.
     pub fn training(seed: u64, vocabulary: usize) -> Self {
         Self::new(seed, vocabulary, None)
     }
 
-    /// `sequences` held-out sequences: the same language, other samples.
+    /// Returns `sequences` held-out sequences: the same language, other samples.
     pub fn evaluation(seed: u64, vocabulary: usize, sequences: u64) -> Self {
         Self::new(seed, vocabulary, Some(sequences))
     }
@@ -68,14 +68,14 @@ impl Synthetic {
         }
     }
 
-    /// Row of the token after `last`, given the token before that.
+    /// Returns the row of the token after `last`, given the token before `last`.
     #[cfg(test)]
     pub(super) fn row_of(&self, before: Option<u32>, last: u32) -> usize {
         let hash = |token| self.hashes.bits(u64::from(token));
         self.row(before.map_or(0, hash), hash(last))
     }
 
-    /// Row of the token after `last`, given the hash of the token before that.
+    /// Returns the row of the token after `last`, given the hash of the token before `last`.
     fn row(&self, before_hash: u64, last_hash: u64) -> usize {
         2 * (last_hash as usize & self.class_mask) + (before_hash >> 63) as usize
     }
@@ -112,7 +112,7 @@ impl Sequences for Synthetic {
 
 /// Zipf's law, rounded to multiples of 1 / SLOTS.
 struct Zipf {
-    /// Which successor each slot selects.
+    /// Successor that each slot selects.
     slots: Box<[u16; SLOTS]>,
     /// Entropy of the rounded law.
     entropy_nats: f64,
@@ -138,7 +138,7 @@ impl Zipf {
     }
 }
 
-/// For each row, distinct tokens in a random order.
+/// Returns distinct tokens in a random order for each row.
 fn successor_rows(rows: usize, successors: usize, vocabulary: u64, stream: Stream) -> Vec<u32> {
     let row = |row| Permutation::new(vocabulary, stream.child(row));
     (0..rows as u64)

@@ -1,15 +1,15 @@
-//! Ordinary text, recognised by its first bytes.
+//! Recognition of ordinary text by its first bytes.
 
-/// Bytes that are looked at.
+/// Number of bytes that are examined.
 const HEAD_BYTES: usize = 1024;
-/// Fewer bytes may be text by chance.
+/// Fewest bytes to decide on: fewer may be text by chance.
 const BYTES_MIN: usize = 64;
 /// UTF-8's byte order mark.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Whether a file that begins with these bytes is text: without control characters, in UTF-8 or
-/// mostly in ASCII, as Latin-1 is. In uint16 tokens of text, every few bytes are a control
-/// character (the upper half of a small id is 0) or no UTF-8.
+/// Returns whether a file that begins with these bytes is text: without control characters, in
+/// UTF-8 or mostly in ASCII, as Latin-1 is. In uint16 tokens of text, every few bytes are a control
+/// character (the upper half of a small id is 0) or invalid UTF-8.
 pub(super) fn is_text(bytes: &[u8]) -> bool {
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
     if head.len() < BYTES_MIN {
@@ -22,7 +22,7 @@ pub(super) fn is_text(bytes: &[u8]) -> bool {
     }
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
-        // The last character may be cut off.
+        // The last character may be truncated.
         Err(error) if error.error_len().is_none() => {
             std::str::from_utf8(&head[..error.valid_up_to()]).unwrap_or_default()
         }

@@ -8,7 +8,7 @@ use super::permutation::Permutation;
 use super::sequences::Sequences;
 use super::token_files::TokenStream;
 
-/// Windows `first..first + count` of a stream.
+/// Sequences of windows `first..first + count` of a stream.
 ///
 /// Window w has the inputs `[w T, w T + T)` and the targets one position later, so windows share no
 /// input.
@@ -23,7 +23,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// The window of a global sequence.
+    /// Returns the window of a global sequence.
     fn window(&self, index: u64) -> u64 {
         let epoch = index / self.count;
         let position = index % self.count;

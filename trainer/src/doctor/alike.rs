@@ -1,4 +1,4 @@
-//! What has to be equal on all nodes: versions, and what else a node is.
+//! Check that nodes are equal: in versions, and in everything else that identifies a node.
 
 use launch::bootstrap::World;
 use launch::doctor::{About, Finding, Group, Scope};
@@ -31,10 +31,10 @@ pub(super) const NODES: About = About {
     fault: "trainer/src/doctor/alike.rs: nodes_that_differ_are_named",
 };
 
-/// Properties that have to be equal.
+/// Properties that must be equal.
 const VERSIONS_OF: [&str; 3] = ["yardstick", "library.", "driver.nvidia"];
 
-/// Compares nodes by what their first ranks say. Collective.
+/// Compares nodes by the reports of their first ranks. Collective.
 pub(super) fn compare(world: &World, ranks: Ranks<'_>, on_cuda: bool) -> Outcome<Vec<Found>> {
     let placement = &world.placement;
     let own = (placement.local_rank == 0).then(|| {
@@ -61,7 +61,7 @@ fn judge(reports: Vec<NodeReport>) -> Vec<Found> {
     vec![Found::new(VERSIONS.name, of_versions), Found::new(NODES.name, of_others)]
 }
 
-/// Nodes that are alike in these properties.
+/// Groups the nodes that are alike in these properties.
 fn groups(reports: &[NodeReport], is_wanted: impl Fn(&str) -> bool) -> Vec<NodeGroup> {
     let of_node = |report: &NodeReport| {
         let properties = report.identity.0.iter().filter(|(name, _)| is_wanted(name));
@@ -77,7 +77,8 @@ fn differences(groups: &[NodeGroup]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// As in `mpi Open MPI v4.1.4, yardstick 0.8.0`: of what libraries tell, the part that names them.
+/// Lists versions, as in `mpi Open MPI v4.1.4, yardstick 0.8.0`: of each library's text, the part
+/// that names its version.
 fn listed(identity: &NodeIdentity) -> String {
     let text = |(name, value): (&String, &String)| {
         let name = name.rsplit('.').next().unwrap_or(name);

@@ -1,4 +1,4 @@
-//! All checks by name, and which of them have to pass.
+//! Catalog of all checks by name, and the selection of required checks.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use launch::doctor::{About, HOST_CHECKS};
 
 use super::{alike, clock, gpu_health, gpus, links, object_store, tiers, transports, xid};
 
-/// All checks, in the order of the table.
+/// Returns all checks, in the order of the table.
 pub(super) fn catalog() -> Vec<&'static About> {
     let of_hosts = HOST_CHECKS.iter().map(|check| check.about());
     let others = [
@@ -29,12 +29,12 @@ pub(super) fn catalog() -> Vec<&'static About> {
     of_hosts.chain(others).collect()
 }
 
-/// Checks that have to pass: warnings and skips of them are failures.
+/// Checks that must pass: their warnings and skips are failures.
 #[derive(Debug, Clone, Default)]
 pub struct Required(BTreeSet<String>);
 
 impl Required {
-    /// Of these names.
+    /// Requires the checks of these names.
     ///
     /// # Errors
     /// A sentence about a name that no check has.
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// The table of docs/doctor.md.
+    /// Returns the table of docs/doctor.md.
     fn documented() -> String {
         let mut text =
             "| check | who | looks at | warns and fails | what to do | its fault is planted by |\n\
@@ -77,7 +77,8 @@ mod tests {
         text
     }
 
-    /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace doctor`.
+    /// Compares the documentation with the catalog. To rewrite it:
+    /// `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace doctor`.
     #[test]
     fn the_documentation_has_every_check() {
         const START: &str = "<!-- The table is generated: see trainer/src/doctor/catalog.rs -->\n";
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(page, expected, "the checks have changed");
     }
 
-    /// The test of a file with this name, to the brace that ends it.
+    /// Returns the test with this name in a file, up to its closing brace.
     fn test_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         let start = text.find(&format!("#[test]\n    fn {name}()"));
         let start = start.or_else(|| text.find(&format!("#[test]\nfn {name}()")))?;
@@ -103,7 +104,7 @@ mod tests {
         Some(&text[start..start + end])
     }
 
-    /// As in `RdmaPorts` for `rdma_ports`.
+    /// Returns a type name, as in `RdmaPorts` for `rdma_ports`.
     fn type_name(check: &str) -> String {
         let word = |word: &str| word[..1].to_uppercase() + &word[1..];
         check.split('_').map(word).collect()
@@ -120,7 +121,7 @@ mod tests {
             let name = about.name;
             let names = [format!("\"{name}\""), type_name(name), name.to_uppercase() + ".name"];
             let is_named = names.iter().any(|name| found.contains(name));
-            // A file of one check does not say which it tests.
+            // A file of one check does not say which check it tests.
             let is_of_file = file.ends_with(&format!("/{name}.rs"));
             assert!(is_named || is_of_file, "{}: it does not look at {name}", about.fault);
         }

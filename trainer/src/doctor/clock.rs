@@ -1,8 +1,9 @@
-//! How far the clocks of nodes are apart.
+//! Check of the differences between the clocks of nodes.
 //!
 //! Rank 0 sends to the first rank of each node, which answers with its time. The answer was given
-//! somewhere between: half of the round trip is the error, and the fastest of several exchanges has
-//! the smallest (Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989).
+//! at some moment of the round trip, half of which is the error; the fastest of several exchanges
+//! has the smallest error (Cristian, "Probabilistic clock synchronization", Distributed Computing
+//! 3, 1989).
 
 use std::time::UNIX_EPOCH;
 
@@ -29,15 +30,15 @@ pub(super) const CLOCK: About = About {
 const WARN_SECONDS: f64 = 0.1;
 const FAIL_SECONDS: f64 = 2.0;
 
-/// Exchanges with each node: the first ones connect.
+/// Number of exchanges with each node; the first ones connect.
 const EXCHANGES: usize = 8;
 
 const TAG: u16 = 14;
 
-/// Exchanges times of all nodes with rank 0. Collective.
+/// Compares the clocks of all nodes with that of rank 0. Collective.
 pub(super) fn compare(ranks: Ranks<'_>, places: &[Place]) -> Outcome<Found> {
     let others = (1..places.len()).filter(|rank| places[*rank].is_first_of_node);
-    // Rank 0's own, against which the others are.
+    // Clock of rank 0, which the other clocks are compared with.
     let own = NodeClock { host: places[0].host.clone(), ahead_seconds: 0.0, error_seconds: 0.0 };
     let mut clocks = vec![own];
     for rank in others {
@@ -50,7 +51,7 @@ pub(super) fn compare(ranks: Ranks<'_>, places: &[Place]) -> Outcome<Found> {
 }
 
 /// Times of one exchange, in seconds: sent and received by the clock of rank 0, and answered by
-/// that of the other.
+/// that of the other rank.
 #[derive(Debug, Clone, Copy)]
 struct Exchange {
     sent: f64,
@@ -64,18 +65,18 @@ impl Exchange {
     }
 }
 
-/// The clock of a node against that of rank 0.
+/// Clock of a node relative to that of rank 0.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 struct NodeClock {
     host: String,
-    /// How far it is ahead.
+    /// Seconds by which it is ahead.
     ahead_seconds: f64,
-    /// By how much that may be wrong.
+    /// Largest error of that.
     error_seconds: f64,
 }
 
 impl NodeClock {
-    /// Of a host that is filled in by who knows it.
+    /// Computes the clock from exchanges; the caller fills in the host.
     fn of(exchanges: &[Exchange]) -> Self {
         let fastest = exchanges
             .iter()
@@ -89,7 +90,7 @@ impl NodeClock {
         }
     }
 
-    /// How far it is ahead at least; below 0, behind at most.
+    /// Returns by how much it is ahead at least; below 0, behind at most.
     fn least_seconds(&self) -> f64 {
         self.ahead_seconds - self.error_seconds
     }
@@ -99,7 +100,7 @@ impl NodeClock {
     }
 }
 
-/// `None` on ranks that take no part, and on the one that answers.
+/// Exchanges times with another rank; `None` on all ranks but rank 0.
 fn exchange(ranks: Ranks<'_>, other: usize) -> Outcome<Option<Vec<Exchange>>> {
     match ranks.rank() {
         0 => {
@@ -135,12 +136,12 @@ fn receive(ranks: Ranks<'_>, from: usize) -> Outcome<f64> {
     Ok(time[0])
 }
 
-/// Seconds since 1970, by this node's clock: exact to a microsecond.
+/// Returns the seconds since 1970 by this node's clock, exact to a microsecond.
 fn now() -> f64 {
     UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64()
 }
 
-/// Of all nodes, that of rank 0 among them.
+/// Judges the clocks of all nodes, including that of rank 0.
 fn judge(clocks: &[NodeClock]) -> Finding {
     if clocks.len() < 2 {
         return Finding::skip("one node");
@@ -162,7 +163,8 @@ fn judge(clocks: &[NodeClock]) -> Finding {
     }
 }
 
-/// The two that are farthest apart, and who else is off. Of two nodes either may be wrong.
+/// Describes the two clocks that are farthest apart, and other deviations. Of two nodes either may
+/// be wrong.
 fn text(clocks: &[NodeClock], ahead: &NodeClock, behind: &NodeClock) -> String {
     let apart = ahead.ahead_seconds - behind.ahead_seconds;
     let mut text = format!("{} is {apart:.3} s ahead of {}", ahead.host, behind.host);
@@ -184,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// Exchanges with a node whose clock is so much ahead, over a network that delays each way.
+    /// Returns the clock of a node that is `ahead`, over a network with these delays of each way.
     fn recorded(ahead: f64, delays: &[[f64; 2]]) -> NodeClock {
         let exchange = |(number, [there, back]): (usize, &[f64; 2])| {
             let sent = 1.7e9 + number as f64;
@@ -214,10 +216,10 @@ mod tests {
         let text = "node-a is 30.001 s ahead of node-c; node-c is -30.000 s off the median";
         assert_eq!(late.found, text);
         assert_eq!(judge(&[own(), other(30.0)]).found, "node-c is 29.999 s ahead of node-a");
-        // Neither is far from rank 0.
+        // Neither clock is far from rank 0's.
         let both = judge(&[own(), recorded(0.08, &delays), recorded(-0.08, &delays)]);
         assert_eq!(both.status, Status::Warn);
-        // Over a network that takes a second, half a second is within the error.
+        // Over a network with a delay of a second, half a second is within the error.
         assert_eq!(judge(&[own(), recorded(0.4, &[[0.5, 0.5]])]).status, Status::Pass);
         assert_eq!(judge(&[own()]).status, Status::Skip);
     }

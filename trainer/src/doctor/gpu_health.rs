@@ -1,28 +1,28 @@
-//! What NVML says of each GPU that a rank sees: memory and its errors, clocks, and the PCIe link.
+//! Health of each GPU that a rank sees, by NVML: memory and its errors, clocks, and the PCIe link.
 
 use device::cuda::{self, DeviceProperties};
 use launch::doctor::{About, Check, Context, Finding, Group, Scope};
 
 use telemetry::hardware::{GpuHealth, GpuMemoryUse};
 
-/// Errors of their memory.
+/// Check of memory errors of the GPUs.
 pub(super) struct Ecc;
 
-/// What holds their clocks down.
+/// Check of what limits the clocks of the GPUs.
 pub(super) struct GpuClocks;
 
-/// Whose their memory is.
+/// Check of who uses the memory of the GPUs.
 pub(super) struct GpuMemory {
-    /// What the plan of the workload has on the device of a rank, where it is known.
+    /// Memory that the workload's plan needs on the device of a rank, where it is known.
     pub(super) needed_bytes: Option<u64>,
 }
 
-/// Their lanes of PCIe.
+/// Check of the PCIe lanes of the GPUs.
 pub(super) struct GpuPcie;
 
 pub(super) const NO_GPU: &str = "no GPU";
 
-/// The driver's own is less, a context of CUDA more.
+/// Least memory in use that shows another process: the driver's own is less, a CUDA context more.
 const OTHERS_BYTES: u64 = 128 << 20;
 
 pub(super) const ECC: About = About {
@@ -73,8 +73,7 @@ pub(super) const PCIE: About = About {
     fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
 };
 
-/// Asks every GPU, and keeps what `odd` says of those that are the least as they should be; `good`
-/// if it says nothing of any.
+/// Examines every GPU with `odd`, and keeps the worst findings; `good` if there are none.
 fn of_each(good: &str, odd: impl Fn(&GpuHealth) -> Option<Finding>) -> Finding {
     let Ok(devices) = cuda::devices() else { return Finding::skip(NO_GPU) };
     let look = |device: &DeviceProperties| {
@@ -88,12 +87,12 @@ fn of_each(good: &str, odd: impl Fn(&GpuHealth) -> Option<Finding>) -> Finding {
     worst(&devices.iter().filter_map(look).collect::<Vec<_>>(), good)
 }
 
-/// A finding that names its GPU.
+/// Returns a finding that names its GPU.
 pub(super) fn named(pci_bus_id: &str, finding: Finding) -> Finding {
     Finding { found: format!("GPU {pci_bus_id}: {}", finding.found), ..finding }
 }
 
-/// Those of the worst status in one finding; `good` if there are none.
+/// Joins the findings of the worst status; `good` if there are none.
 pub(super) fn worst(all: &[Finding], good: &str) -> Finding {
     let Some(worst) = all.iter().max_by_key(|finding| finding.status) else {
         return Finding::pass(good);
@@ -146,7 +145,7 @@ impl Check for GpuMemory {
 
     fn run(&self, context: &Context) -> Finding {
         let devices = cuda::devices().map_or(1, |devices| devices.len());
-        // A rank may see its own device only.
+        // A rank may see only its own device.
         let sharing = if devices == 1 { 1 } else { context.local_world.div_ceil(devices) };
         let needed_bytes = self.needed_bytes.map(|bytes| bytes * sharing as u64);
         of_each("not in use", |gpu| match &gpu.memory {

@@ -1,4 +1,4 @@
-//! The GPUs that a rank sees: that they are there, and libraries for them.
+//! Check that the GPUs of a rank are present, with libraries for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use launch::doctor::{About, Check, Context, Finding, Group, Scope};
 use super::gpu_health::NO_GPU;
 use telemetry::hardware::lost_gpus;
 
-/// That there are GPUs, and libraries for them.
+/// Check of the GPUs and their libraries.
 pub(super) struct Gpus;
 
 pub(super) const GPUS: About = About {
@@ -55,7 +55,7 @@ impl Check for Gpus {
     }
 }
 
-/// Of devices of these models.
+/// Judges the devices, by their models.
 fn judge(models: &[&str], context: &Context) -> Finding {
     let found = counted(models);
     let ranks = context.local_world;
@@ -68,7 +68,7 @@ fn judge(models: &[&str], context: &Context) -> Finding {
     }
 }
 
-/// As in `8 x NVIDIA H100`.
+/// Counts models, as in `8 x NVIDIA H100`.
 fn counted(models: &[&str]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     models.iter().for_each(|model| *counts.entry(model).or_default() += 1);
@@ -76,7 +76,7 @@ fn counted(models: &[&str]) -> String {
     texts.join(", ")
 }
 
-/// GPUs that the driver has lost, of the devices of CUDA and of those that it no longer shows.
+/// Returns GPUs that the driver has lost, among CUDA's devices and those that CUDA no longer shows.
 fn lost(devices: &[DeviceProperties], context: &Context) -> Vec<String> {
     let of_cuda = devices.iter().map(|device| device.pci_bus_id.clone());
     let folder = context.host_root.join("proc/driver/nvidia/gpus");
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(three, Finding::pass("3 x H100"));
         let two = judge(&["H100", "H100"], &context);
         assert_eq!(two, Finding::warn("2 x H100", "a device for each of 3 ranks"));
-        // A rank may see its own only.
+        // A rank may see only its own device.
         assert_eq!(judge(&["H100"], &context).status, Status::Pass);
         let mixed = judge(&["H100", "A100", "H100"], &context);
         assert_eq!(mixed, Finding::warn("1 x A100, 2 x H100", "devices of one model"));

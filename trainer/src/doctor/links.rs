@@ -21,7 +21,7 @@ pub(super) const LINKS: About = About {
     fault: "trainer/src/doctor/links.rs: a_slow_link_warns_with_its_hosts",
 };
 
-/// Every further node adds a round of at most 2 s.
+/// Largest number of nodes measured by default: every further node adds a round of at most 2 s.
 const NODES_MAX: usize = 16;
 
 const MESSAGE_BYTES: u64 = 1 << 20;

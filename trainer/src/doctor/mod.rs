@@ -1,10 +1,10 @@
-//! `yardstick doctor`: whether hosts, networks, GPUs and storage are fit for training, on all ranks
-//! with one table.
+//! `yardstick doctor`: checks whether hosts, networks, GPUs and storage are fit for training, on
+//! all ranks with one table.
 //!
-//! `launch::doctor` has what a check is, and those of a host. Here are those that need a GPU
-//! (`gpus.rs`, `gpu_health.rs`, `xid.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other
+//! `launch::doctor` defines checks, and has those of a host. This module has the checks that need a
+//! GPU (`gpus.rs`, `gpu_health.rs`, `xid.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other
 //! ranks (`alike.rs`, `clock.rs`, `links.rs`, `transports.rs`). `catalog.rs` lists all of them,
-//! `report.rs` merges what the ranks have found, and `table.rs` prints it.
+//! `report.rs` merges the findings of the ranks, and `table.rs` prints them.
 
 mod alike;
 mod catalog;
@@ -42,30 +42,30 @@ use record::ExitCode;
 use tiers::TierCheck;
 use xid::{XID, Xids};
 
-/// What to look at.
+/// Options of the doctor.
 #[derive(Debug, Clone)]
 pub struct DoctorOptions {
-    /// The resolved configuration.
+    /// Resolved configuration.
     pub config: Config,
-    /// Whether the workload was named, so that its memory counts.
+    /// True if the workload was named, so that its memory counts.
     pub has_workload: bool,
-    /// Folder that a run would have.
+    /// Folder that a run would use.
     pub out: Option<PathBuf>,
     /// Checks that must pass.
     pub required: Required,
-    /// Whether to measure links however many nodes there are.
+    /// Measures links on any number of nodes.
     pub links: bool,
 }
 
-/// Checks all ranks; `print` gets what rank 0 has to print. Exits with 3 if a check failed.
+/// Checks all ranks; `print` receives the report on rank 0. Exits with 3 if a check failed.
 ///
 /// # Errors
-/// Exit code 3 when ranks cannot be joined, 5 when one is lost or late.
+/// Exit code 3 if ranks cannot be joined, 5 if one is lost or late.
 pub fn run(
     options: &DoctorOptions,
     print: impl FnOnce(&DoctorReport) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {
-    // First, while this is the only thread.
+    // First, while there is no other thread.
     let nccl_log = NcclLog::prepare(&options.config);
     let mut status = Status::Pass;
     let exit = run::joined(&options.config, |world| {
@@ -77,7 +77,7 @@ pub fn run(
         if ranks.rank() == 0 {
             print(&examined.report)?;
         }
-        // A launcher ends the other ranks with the first that exits with an error.
+        // A launcher ends the other ranks when the first one exits with an error.
         ranks.collective.barrier(ranks.deadline())?;
         Ok(examined.is_closed)
     });
@@ -86,16 +86,16 @@ pub fn run(
     Ok(Exit { code, ..exit? })
 }
 
-/// What one rank has found.
+/// Findings of one rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct RankFindings {
     place: Place,
-    /// Whether a port for RDMA is up that the rank may use.
+    /// True if an RDMA port is up that the rank may use.
     has_rdma: bool,
     found: Vec<Found>,
 }
 
-/// Where a rank is.
+/// Place of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Place {
     host: String,
@@ -103,7 +103,7 @@ struct Place {
     is_first_of_node: bool,
 }
 
-/// What a check has found on a rank.
+/// Finding of a check on a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Found {
     check: String,
@@ -116,14 +116,14 @@ impl Found {
     }
 }
 
-/// The result, on every rank.
+/// Result of the checks, on every rank.
 struct Examined {
     report: DoctorReport,
-    /// Whether everything that was opened is closed.
+    /// True if everything that was opened has been closed.
     is_closed: bool,
 }
 
-/// A rank among the others that are checked.
+/// Checks of one rank, and the ranks that take part in them.
 struct Doctor<'a> {
     options: &'a DoctorOptions,
     world: &'a World,
@@ -132,7 +132,7 @@ struct Doctor<'a> {
 }
 
 impl Doctor<'_> {
-    /// First what each rank finds by itself, then what all of them find together. Collective.
+    /// Runs the checks of each rank alone, then those of all ranks together. Collective.
     fn examine(&self, nccl_log: &NcclLog) -> Outcome<Examined> {
         let xids = Xids::watch();
         let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
@@ -152,7 +152,7 @@ impl Doctor<'_> {
         let network = transports::Network { world: self.world, ranks: self.ranks, has_rdma };
         let connected = network.look(&self.options.config, nccl_log)?;
         together.extend(connected.found);
-        // Last: what has happened meanwhile counts.
+        // Last, so that errors during the checks count.
         let xid = Found::new(XID.name, xids.finding(&context.host_root));
         for (rank, xid) in all.iter_mut().zip(self.ranks.gather(&xid)?) {
             rank.found.push(xid);
@@ -171,7 +171,7 @@ impl Doctor<'_> {
         }
     }
 
-    /// What this rank finds without the others.
+    /// Runs the checks of this rank that do not need the other ranks.
     fn by_itself(&self, context: &Context, plan: Option<&RankPlan>) -> Outcome<Vec<Found>> {
         let tiers = self.tiers()?;
         let checkpoint_bytes = plan.map(|plan| plan.checkpoint_bytes);
@@ -198,7 +198,7 @@ impl Doctor<'_> {
         Context { memory_bytes: plan.map(of_node), ..context }
     }
 
-    /// The memory of each rank of this workload.
+    /// Plans the memory of each rank for this workload.
     fn plan(&self) -> Outcome<RankPlan> {
         let placement = &self.world.placement;
         let shape = JobShape {
@@ -210,8 +210,8 @@ impl Doctor<'_> {
         RankPlan::new(&self.options.config, shape, None)
     }
 
-    /// The tiers of the configuration and the environment, without a folder of a run in them. Only
-    /// a run that is named has a folder of its own. Collective.
+    /// Returns the tiers of the configuration and the environment, without a folder of a run in
+    /// them; only a named run has a folder of its own. Collective.
     fn tiers(&self) -> Outcome<Vec<Planned>> {
         let variables = Variables::read().agreed(self.ranks)?;
         let folder = self.options.out.as_ref().map(|out| out.join("checkpoints"));

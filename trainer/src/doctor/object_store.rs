@@ -1,4 +1,5 @@
-//! The object store of checkpoints: that each node reaches it, and that it keeps its promises.
+//! Check of the object store of checkpoints: each node must reach it, and it must keep its
+//! promises.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -6,10 +7,10 @@ use checkpoint::remote::{Remote, RemoteOptions};
 use launch::doctor::{About, Finding, Group, Scope};
 use record::files::IoError;
 
-/// Size of the object that is put and read.
+/// Size of the object that is written and read.
 const BYTES: usize = 8 << 20;
 
-/// How long a request is tried again.
+/// Time for which a request is retried.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 pub(super) const OBJECT_STORE: About = About {
@@ -25,7 +26,7 @@ pub(super) const OBJECT_STORE: About = About {
     fault: "tests/doctor.rs: an_object_store_has_to_honour_conditions",
 };
 
-/// Puts, reads and deletes objects of a name of their own.
+/// Puts, reads and deletes objects with names of their own.
 pub(super) fn look_at(address: &str) -> Finding {
     let options = RemoteOptions { patience: PATIENCE, ..RemoteOptions::default() };
     match Remote::open_with(address, options).and_then(|remote| tried(&remote)) {

@@ -1,4 +1,4 @@
-//! What all ranks have found, merged: what is the same on several ranks is one result.
+//! Report of the findings of all ranks, merged: equal findings of several ranks are one result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub(crate) struct CheckResult {
 }
 
 impl DoctorReport {
-    /// Of what each rank has found, and of what all have found together.
+    /// Merges the findings of each rank, and those of all ranks together.
     pub(super) fn new(
         all: &[RankFindings],
         together: Vec<Found>,
@@ -90,7 +90,7 @@ impl DoctorReport {
     }
 }
 
-/// The worst; that there was nothing to look at is fine.
+/// Returns the worst status; `pass` if all are better than a warning, as skips are.
 fn overall(checks: &[CheckReport]) -> Status {
     let worst = checks.iter().map(|check| check.status).max();
     worst.filter(|status| *status >= Status::Warn).unwrap_or(Status::Pass)
@@ -118,7 +118,7 @@ impl Gathered {
 }
 
 impl CheckReport {
-    /// `None` for a check that did not run.
+    /// Creates the report of a check; `None` if it did not run.
     fn new(
         about: &About,
         Gathered(found): Gathered,
@@ -136,7 +136,7 @@ impl CheckReport {
             let expected = expected.or_else(by_request);
             CheckResult { status, found, expected, ranks, hosts }
         };
-        // Findings are sorted by their status, the best first.
+        // Findings are sorted by status, the best first.
         let results: Vec<_> = found.into_iter().rev().map(result).collect();
         let status = results.iter().map(|result| result.status).max()?;
         Some(Self {
@@ -157,8 +157,8 @@ pub(super) mod tests {
     use super::super::Place;
     use super::*;
 
-    /// Two ranks on each of two nodes, where node-b may lock little memory, and rank 3 has few
-    /// files.
+    /// Returns a report of two ranks on each of two nodes: node-b may lock little memory, and rank
+    /// 3 has few files.
     pub(in super::super) fn report(required: &[&str]) -> DoctorReport {
         let rank = |rank: usize| {
             let is_first = rank.is_multiple_of(2);
@@ -214,7 +214,8 @@ pub(super) mod tests {
         assert_eq!(status("shm"), Status::Pass);
     }
 
-    /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace doctor`.
+    /// Compares the schema. To rewrite it:
+    /// `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace doctor`.
     #[test]
     fn the_committed_schema_is_that_of_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doctor.schema.json");

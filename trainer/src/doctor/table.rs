@@ -1,4 +1,4 @@
-//! The report as a table: a line for what is the same everywhere, and one for each place that
+//! Table of the report: a line for results that are equal everywhere, and one for each place that
 //! differs.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use launch::doctor::Status;
 
 use super::report::{CheckReport, CheckResult, DoctorReport};
 
-/// Hosts or results that are named before the rest is only counted, where all is well.
+/// Most hosts (where all is well) or results that are named; the rest is only counted.
 const NAMED_MAX: usize = 4;
 
 impl DoctorReport {
@@ -23,8 +23,8 @@ impl DoctorReport {
         table
     }
 
-    /// A line for each result that warns or fails, unless there are many that expect the same, and
-    /// one for all others of the same status.
+    /// Returns a line for each result that warns or fails, unless many expect the same, and one for
+    /// all other results of the same status.
     fn lines(&self, check: &CheckReport) -> Vec<[String; 5]> {
         let alike = |a: &CheckResult, b: &CheckResult| {
             a.status == b.status && (a.status < Status::Warn || a.expected == b.expected)
@@ -48,7 +48,8 @@ impl DoctorReport {
         [check.name.clone(), status.to_string(), self.place(check, result), found.clone(), expected]
     }
 
-    /// As in `ranks 2-5, 8 (node-b)`. Hosts that are not as they should be are all named.
+    /// Returns the place of a result, as in `ranks 2-5, 8 (node-b)`. Hosts with a warning or
+    /// failure are all named.
     fn place(&self, check: &CheckReport, result: &CheckResult) -> String {
         if check.results.iter().all(|other| other.status == result.status)
             && check.looked_at(result)
@@ -63,7 +64,7 @@ impl DoctorReport {
         format!("{noun} {} ({hosts})", ranges(&result.ranks))
     }
 
-    /// What to do about what is not as it should be.
+    /// Returns the remedies of checks that warn or fail.
     fn remedies(&self) -> impl Iterator<Item = String> {
         let remedy = |check: &CheckReport| {
             let text = check.remedy.as_ref()?;
@@ -89,14 +90,14 @@ impl DoctorReport {
 }
 
 impl CheckReport {
-    /// Whether a result is that of all ranks that have looked.
+    /// Returns whether a result is that of all ranks that ran the check.
     fn looked_at(&self, result: &CheckResult) -> bool {
         let ranks: usize = self.results.iter().map(|result| result.ranks.len()).sum();
         result.ranks.len() == ranks
     }
 }
 
-/// Results that are alike as one.
+/// Merges results that are alike into one.
 fn together(alike: &[CheckResult]) -> CheckResult {
     let mut found: Vec<_> = alike.iter().map(|result| result.found.clone()).collect();
     found.sort();
@@ -107,7 +108,7 @@ fn together(alike: &[CheckResult]) -> CheckResult {
     CheckResult { found: named(&found, "; "), ranks, hosts, ..alike[0].clone() }
 }
 
-/// Numbers in ascending order, as in `2-5, 8`.
+/// Formats numbers in ascending order, as in `2-5, 8`.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
         [one] => one.to_string(),
@@ -117,7 +118,7 @@ fn ranges(numbers: &[usize]) -> String {
     runs.collect::<Vec<_>>().join(", ")
 }
 
-/// The first of several, and how many more there are.
+/// Names the first few, and counts the rest.
 fn named(all: &[String], separator: &str) -> String {
     let shown = all.len().min(NAMED_MAX);
     let text = all[..shown].join(separator);

@@ -1,4 +1,4 @@
-//! Tiers of checkpoints: that they can be written to, how fast they are, and how much room is left.
+//! Check of tiers of checkpoints: write access, speed, and free space.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use crate::checkpoints::bench::{Load, TierRates, bench};
 use crate::checkpoints::tiers::{Planned, doubts};
 use crate::time_limit::within;
 
-/// What is written and read on each node.
+/// Load that is written and read on each measuring node.
 const LOAD: Load = Load { bytes: 64 << 20, threads: 1 };
 
-/// On nodes beyond: hundreds at once would measure, and load, the servers of a shared tier.
+/// Load of further nodes: hundreds at once would measure, and load, the servers of a shared tier.
 const LITTLE: Load = Load { bytes: 1 << 20, threads: 1 };
 
-/// Nodes that measure the rates of a shared tier.
+/// Number of nodes that measure the rates of a shared tier.
 const MEASURED_NODES: usize = 16;
 
-/// Storage that does not answer for so long will not.
+/// Time after which storage counts as hung.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
-/// A node that writes more slowly takes minutes for a checkpoint of a small model.
+/// Lowest acceptable write rate: a slower node takes minutes for a checkpoint of a small model.
 const WRITE_GIB_PER_SECOND_MIN: f64 = 0.1;
 
-/// Checkpoints that a tier has at once: the newest, and the one being written.
+/// Checkpoints that a tier holds at once: the newest, and the one being written.
 const CHECKPOINTS_AT_ONCE: u64 = 2;
 
 pub(super) const NVME: About = About {
@@ -52,18 +52,18 @@ pub(super) const SHARED: About = About {
     fault: "tests/doctor.rs: a_shared_tier_that_cannot_be_written_fails",
 };
 
-/// A tier, if it is configured.
+/// Check of a tier, if the tier is configured.
 pub(super) struct TierCheck<'a> {
     about: &'static About,
     tier: Option<&'a Planned>,
-    /// Size of a checkpoint, where that is known.
+    /// Size of a checkpoint, where it is known.
     checkpoint_bytes: Option<u64>,
     /// Number of this node.
     node: usize,
 }
 
 impl<'a> TierCheck<'a> {
-    /// Of every tier that there may be, on this node.
+    /// Returns a check of every possible tier, on this node.
     pub(super) fn all(
         tiers: &'a [Planned],
         checkpoint_bytes: Option<u64>,
@@ -104,7 +104,8 @@ impl TierCheck<'_> {
         if is_one_of_many { LITTLE } else { LOAD }
     }
 
-    /// Room for checkpoints on a tier of all nodes, or of one, whose ranks save their part.
+    /// Returns the space for checkpoints on a tier of all nodes, or of one node, whose ranks save
+    /// their part.
     fn needed_bytes(&self, tier: &Planned, context: &Context) -> Option<u64> {
         let nodes = match tier.scope {
             TierScope::Node => context.world.div_ceil(context.local_world) as u64,
@@ -114,7 +115,7 @@ impl TierCheck<'_> {
     }
 }
 
-/// Any of it may wait for storage that does not answer.
+/// Checks a tier; any step may hang with its storage.
 fn look(tier: &Planned, load: Load, needed_bytes: Option<u64>) -> Finding {
     let address = &tier.address;
     if tier.is_object() {
@@ -128,7 +129,7 @@ fn look(tier: &Planned, load: Load, needed_bytes: Option<u64>) -> Finding {
     if folder == Path::new(address) { finding } else { below(folder, address, finding) }
 }
 
-/// Says that only so much of a path exists. Where nothing does, its volume is hardly mounted.
+/// Adds that only part of a path exists. If none of it does, its volume is probably not mounted.
 fn below(folder: &Path, address: &str, finding: Finding) -> Finding {
     let found = format!("{address} does not exist, in {}: {}", folder.display(), finding.found);
     match finding.status {
@@ -164,14 +165,14 @@ fn silent(tier: &Planned) -> Finding {
     Finding::fail(found, "an answer")
 }
 
-/// The path, or what exists of it: a run creates the rest. To create it here would be a race
-/// between the nodes of a shared tier for who removes it again.
+/// Returns the part of a path that exists: a run creates the rest. If nodes created it here, they
+/// would race for its removal on a shared tier.
 fn existing(path: &Path) -> &Path {
     let mut named = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
     named.find(|folder| folder.exists()).unwrap_or(Path::new("."))
 }
 
-/// Room on the file system of a path.
+/// Returns the free space on the file system of a path.
 fn free_bytes(path: &Path) -> Option<u64> {
     let system = rustix::fs::statvfs(existing(path)).ok()?;
     Some(system.f_bavail * system.f_frsize)
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_slow_or_small_tier_is_found() {
-        // Not a temporary folder, which may be memory and then is doubted.
+        // Not a temporary folder, which may be in memory and would get a warning.
         let tier = tier(Path::new(env!("CARGO_MANIFEST_DIR")));
         let judge = |needed_bytes, rate| judge(&tier, &rates(rate), needed_bytes);
         let full = judge(Some(u64::MAX / 4), 1.0);

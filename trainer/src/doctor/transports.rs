@@ -1,5 +1,5 @@
-//! What NCCL chose between ranks: the transport of every pair, and GPUDirect RDMA in both
-//! directions. What is not known counts as no.
+//! Check of NCCL's choices between ranks: the transport of every pair, and GPUDirect RDMA in both
+//! directions. Unknown counts as no.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,22 +39,22 @@ pub(super) const GDR: About = About {
     fault: "tests/cuda_doctor.rs: one_direction_without_gdr_warns_and_fails_where_it_is_required",
 };
 
-/// What was found of a network, and whether what was opened is closed.
+/// Findings about a network, and whether everything that was opened has been closed.
 pub(super) struct Looked {
     pub(super) found: Vec<Found>,
     pub(super) is_closed: bool,
 }
 
-/// The ranks, and what is between them.
+/// Ranks, and the network between them.
 pub(super) struct Network<'a> {
     pub(super) world: &'a World,
     pub(super) ranks: Ranks<'a>,
-    /// Whether each rank may use a port for RDMA that is up.
+    /// For each rank, true if it may use an RDMA port that is up.
     pub(super) has_rdma: Vec<bool>,
 }
 
 impl Network<'_> {
-    /// Connects ranks as training does, and reads NCCL's logs. Collective.
+    /// Connects ranks in the same way as training, and reads NCCL's logs. Collective.
     pub(super) fn look(&self, config: &Config, log: &NcclLog) -> Outcome<Looked> {
         let why = match (config.is_on_cuda(), self.ranks.is_alone()) {
             (false, _) => Some("no NCCL without --device cuda"),
@@ -79,7 +79,7 @@ impl Network<'_> {
     }
 }
 
-/// The failures of ranks, each with its rank.
+/// Joins the failures of ranks, each with its rank.
 fn named(failures: &[Option<String>]) -> Option<String> {
     let texts: Vec<_> = failures
         .iter()
@@ -89,10 +89,10 @@ fn named(failures: &[Option<String>]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// What NCCL calls its transport over TCP.
+/// Name of NCCL's transport over TCP.
 const SOCKETS: &str = "NET/Socket";
 
-/// Transports, and GPUDirect RDMA.
+/// Judges transports and GPUDirect RDMA.
 fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: &[bool]) -> [Finding; 2] {
     let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
     let pairs = transports(evidence.iter().flat_map(|rank| rank.ends.clone()));
@@ -115,7 +115,7 @@ fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: &[bool]) -> [Finding
     [of_transports, of_gdr]
 }
 
-/// Hosts whose ranks use sockets although both ends may use RDMA.
+/// Returns hosts whose ranks use sockets although both ends may use RDMA.
 fn sockets_beside_rdma(pairs: &[Transport], hosts: &[String], has_rdma: &[bool]) -> Option<String> {
     let may = |rank: usize| has_rdma.get(rank).copied().unwrap_or(false);
     let is_odd = |pair: &&Transport| {
@@ -127,7 +127,7 @@ fn sockets_beside_rdma(pairs: &[Transport], hosts: &[String], has_rdma: &[bool])
     (!odd.is_empty()).then(|| format!("sockets between {}", odd.join(", ")))
 }
 
-/// As in `12 x P2P/CUMEM, 4 x NET/IB`.
+/// Counts transports, as in `12 x P2P/CUMEM, 4 x NET/IB`.
 fn counted(pairs: &[Transport]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     pairs.iter().for_each(|pair| *counts.entry(&pair.name).or_default() += 1);
@@ -142,7 +142,8 @@ mod tests {
 
     use super::*;
 
-    /// Two ranks, each on a host, with these ends of connections over InfiniBand.
+    /// Returns the evidence of two ranks, each on its own host, with these connections over
+    /// InfiniBand.
     fn evidence(ends: &[&str]) -> Vec<Evidence> {
         let log: String =
             ends.iter().map(|end| format!("NCCL INFO Channel 00/0 : {end}\n")).collect();

@@ -1,5 +1,5 @@
-//! Errors of GPUs that their driver reports: those while the doctor runs, and those in the kernel's
-//! log.
+//! Check of GPU errors that the driver reports: errors while the doctor runs, and those in the
+//! kernel's log.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -25,7 +25,7 @@ pub(super) const XID: About = About {
     fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
 };
 
-/// Waits for errors of every GPU of the rank, for as long as it lives.
+/// Watches for errors of every GPU of the rank, for as long as it lives.
 pub(super) struct Xids(Option<Vec<Watched>>);
 
 struct Watched {
@@ -34,7 +34,7 @@ struct Watched {
 }
 
 impl Xids {
-    /// From now on.
+    /// Starts to watch.
     pub(super) fn watch() -> Self {
         let watched = |device: cuda::DeviceProperties| Watched {
             watch: XidWatch::new(&device.pci_bus_id),
@@ -43,7 +43,7 @@ impl Xids {
         Self(cuda::devices().ok().map(|devices| devices.into_iter().map(watched).collect()))
     }
 
-    /// What has happened until now, and what is in the log of the host below this root.
+    /// Returns errors up to now, and those in the log of the host below this root.
     pub(super) fn finding(self, host_root: &Path) -> Finding {
         let told = self.told();
         if told.status >= Status::Warn {
@@ -74,9 +74,9 @@ impl Xids {
     }
 }
 
-/// XID errors in the kernel's log; `None` where it cannot be read.
+/// Returns the XID errors in the kernel's log; `None` where it cannot be read.
 fn logged_xids(log: &Path) -> Option<Vec<String>> {
-    // Each read gives one record, and would wait for the next after the last.
+    // Each read returns one record, and would block after the last.
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let open = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(log);
     let mut file = open.ok()?;

@@ -1,15 +1,15 @@
-//! `config.json`: writing it, and checking one against a workload.
+//! Writing of `config.json`, and its comparison with a workload.
 
 use models::ModelConfig;
 use models::config::{Family, Llama, RopeScaling};
 use serde_json::{Value, json};
 
-/// A value that determines what is computed.
+/// Value that determines what is computed.
 struct Field {
-    /// Dots separate the keys of nested objects.
+    /// Key; dots separate the keys of nested objects.
     key: &'static str,
     ours: Value,
-    /// The default of transformers where it is absent or null; null where it is required.
+    /// Default of transformers where the value is absent or null; null where it is required.
     default: Value,
 }
 
@@ -77,7 +77,7 @@ fn llama(config: &ModelConfig, llama: &Llama) -> Vec<Field> {
     fields
 }
 
-/// The configuration of a model in f32.
+/// Returns the configuration of a model in f32.
 pub(super) fn write(config: &ModelConfig) -> Value {
     let architecture = match config.family {
         Family::Gpt => "GPT2LMHeadModel",
@@ -127,7 +127,7 @@ pub(super) fn check(config: &ModelConfig, mut json: Value) -> Result<(), String>
     Ok(())
 }
 
-/// Converts other versions' keys of RoPE's values: transformers 5 has all of them in
+/// Converts keys of RoPE's values of other versions: transformers 5 has all of them in
 /// `rope_parameters`, and early versions have `type` for `rope_type`.
 fn normalize_rope(json: &mut Value) {
     if let Some(parameters) = json.get_mut("rope_parameters").map(Value::take)

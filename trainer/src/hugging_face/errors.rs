@@ -8,12 +8,12 @@ use crate::failure::Failure;
 /// Hint for an `--out` that cannot be written.
 pub(super) const NEW_FOLDER: &str = "name a folder that does not exist";
 
-/// An error of `--init-from`.
+/// Returns an error of `--init-from`.
 pub(super) fn import_error(path: &Path, error: impl Display) -> Failure {
     Failure::usage(format!("--init-from: {}: {error}", path.display()))
 }
 
-/// An error of `--out`.
+/// Returns an error of `--out`.
 pub(super) fn export_error(path: &Path, error: impl Display) -> Failure {
     Failure::usage(format!("--out {}: {error}", path.display()))
 }

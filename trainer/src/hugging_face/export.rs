@@ -1,4 +1,4 @@
-//! Writing a checkpoint's weights as a model folder that transformers loads.
+//! Export of a checkpoint's weights as a model folder that transformers loads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use record::ExitCode;
 use record::files::regular_file::create_anew;
 use record::files::{self, Mode};
 
-/// What was written.
+/// Result of an export.
 #[derive(Debug)]
 pub struct Exported {
     /// Number of steps that the weights were trained for.
@@ -36,8 +36,8 @@ pub struct Exported {
 /// One block at a time is in memory.
 ///
 /// # Errors
-/// Exit code 2 when the folder exists and is not empty, cannot be written, or another export is
-/// writing to it; 6 when the checkpoint is not usable.
+/// Exit code 2 if the folder exists and is not empty, cannot be written, or another export is
+/// writing to it; 6 if the checkpoint is not usable.
 pub fn export(
     store: &Store,
     checkpoint: &str,
@@ -65,7 +65,7 @@ pub fn export(
     published
 }
 
-/// Whether a folder is a mount point, which cannot be replaced by a rename.
+/// Returns whether a folder is a mount point, which a rename cannot replace.
 pub(super) fn is_mount_point(out: &Path) -> bool {
     let parent = out.join("..");
     let device = |path: &Path| fs::metadata(path).map(|it| it.dev());
@@ -79,7 +79,7 @@ struct Export<'a> {
     folder: &'a Path,
 }
 
-/// The header's entries and the size of the data.
+/// Entries of the header, and size of the data.
 struct Contents {
     entries: BTreeMap<String, Entry>,
     bytes: u64,
@@ -117,7 +117,7 @@ impl Export<'_> {
         Ok(Exported { step, tensors: contents.entries.len(), bytes: contents.bytes })
     }
 
-    /// The position of every tensor in the file, in the order of our layout.
+    /// Returns the position of every tensor in the file, in the order of our layout.
     fn contents(&self, layout: &Layout) -> Contents {
         let mut entries = BTreeMap::new();
         let mut bytes = 0;
@@ -172,8 +172,8 @@ impl Export<'_> {
 
 /// Tensors of a checkpoint.
 struct Restored {
-    /// The elements of each tensor.
+    /// Elements of each tensor.
     weights: Vec<Vec<f32>>,
-    /// The checkpoint's step.
+    /// Step of the checkpoint.
     step: u64,
 }

@@ -1,8 +1,8 @@
 //! Names of the files in a model folder.
 
-/// The model's configuration.
+/// Configuration of the model.
 pub(super) const CONFIG: &str = "config.json";
-/// All weights in one file.
+/// File with all weights.
 pub(super) const WEIGHTS: &str = "model.safetensors";
-/// Which of several files holds which tensor.
+/// Index of several weight files: which file holds which tensor.
 pub(super) const INDEX: &str = "model.safetensors.index.json";

@@ -1,4 +1,4 @@
-//! Reading the weights of a model folder of transformers: our own export, or anyone's.
+//! Import of weights from a model folder of transformers: our own export, or anyone's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,12 +19,12 @@ use crate::failure::{Failure, Outcome};
 use record::limits::CONFIG_BYTES_MAX;
 use record::text::in_user_words;
 
-/// A folder that holds every tensor of a model in its shape.
+/// Folder that holds every tensor of a model in its shape.
 #[derive(Debug)]
 pub(crate) struct Import {
     folder: PathBuf,
     files: Vec<WeightsFile>,
-    /// Tensors by their name.
+    /// Tensors by name.
     tensors: BTreeMap<String, StoredTensor>,
 }
 
@@ -35,7 +35,7 @@ struct WeightsFile {
     data_start: u64,
 }
 
-/// Where a tensor is stored.
+/// Location of a stored tensor.
 #[derive(Debug)]
 struct StoredTensor {
     /// Index into [`Import::files`].
@@ -43,7 +43,7 @@ struct StoredTensor {
     entry: Entry,
 }
 
-/// A tensor that was found by its name.
+/// Tensor that was found by name.
 struct FoundTensor<'a> {
     name: &'a str,
     file: &'a WeightsFile,
@@ -54,7 +54,7 @@ impl Import {
     /// Opens a folder and checks its configuration and every tensor's name and shape.
     ///
     /// # Errors
-    /// Exit code 2 naming the file and what is missing, unknown or of another size.
+    /// Exit code 2, naming the file and what is missing, unknown or of another size.
     pub(crate) fn open(folder: &Path, config: &ModelConfig) -> Outcome<Self> {
         let path = folder.join(CONFIG);
         config_json::check(config, read_json(&path)?)
@@ -104,7 +104,7 @@ impl Import {
     }
 
     /// Finds a tensor by its name, with or without the prefix. A token table that is also the head
-    /// may have been saved under the name of the head alone.
+    /// may have been saved under the name of the head only.
     fn find(&self, config: &ModelConfig, tensor: &HfTensor) -> Outcome<FoundTensor<'_>> {
         let bare = tensor.name.strip_prefix(prefix(config)).unwrap_or(&tensor.name);
         self.named(&tensor.name)
@@ -118,8 +118,8 @@ impl Import {
         Some(FoundTensor { name, file: &self.files[*file], entry })
     }
 
-    /// Checks that a head that was saved beside the token table, which it is in this model, has the
-    /// same elements.
+    /// Checks a head that was saved in addition to the token table: if this model ties them, both
+    /// must have the same elements.
     fn check_tied(
         &self,
         config: &ModelConfig,
@@ -146,10 +146,10 @@ impl Import {
         )))
     }
 
-    /// Fills the weights; the padding between tensors is not changed.
+    /// Fills the weights; leaves the padding between tensors unchanged.
     ///
     /// # Errors
-    /// Exit code 2 naming the file that cannot be read.
+    /// Exit code 2, naming the file that cannot be read.
     pub(crate) fn load(
         &self,
         config: &ModelConfig,
@@ -159,7 +159,7 @@ impl Import {
         self.load_buffered(BUFFER_BYTES, config, layout, weights)
     }
 
-    /// The same with a buffer of `buffer_bytes`.
+    /// Fills the weights through a buffer of `buffer_bytes`.
     pub(super) fn load_buffered(
         &self,
         buffer_bytes: usize,
@@ -203,7 +203,7 @@ impl FoundTensor<'_> {
         })
     }
 
-    /// Reads elements of our tensor, which begin at `first` of it unless it is transposed.
+    /// Reads elements of our tensor, from its element `first` unless it is transposed.
     fn read(
         &self,
         reader: &mut TensorReader,
@@ -219,12 +219,13 @@ impl FoundTensor<'_> {
     }
 }
 
-/// Whether a tensor is the token table of a model whose head it is as well.
+/// Returns whether a tensor is the token table of a model that also uses it as head.
 fn is_tied_table(config: &ModelConfig, tensor: &HfTensor) -> bool {
     config.is_tied() && tensor.name == token_table(config)
 }
 
-/// Whether two tensors that are not transposed have the same elements, rounded to both types.
+/// Returns whether two tensors that are not transposed are equal, with elements rounded to both
+/// types.
 fn is_same(one: &FoundTensor<'_>, other: &FoundTensor<'_>, tensor: &HfTensor) -> Outcome<bool> {
     const PART: usize = BUFFER_BYTES / size_of::<f32>();
     let mut reader = TensorReader::new(BUFFER_BYTES);
@@ -249,7 +250,8 @@ fn is_same(one: &FoundTensor<'_>, other: &FoundTensor<'_>, tensor: &HfTensor) ->
     Ok(true)
 }
 
-/// What transformers saves in addition to weights: masks, RoPE's angles, a copy of a tied head.
+/// Returns whether transformers saves a tensor in addition to weights: masks, RoPE's angles, a copy
+/// of a tied head.
 fn is_unused(config: &ModelConfig, name: &str) -> bool {
     match config.family {
         Family::Gpt if name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") => true,
@@ -265,7 +267,7 @@ fn read_json(path: &Path) -> Outcome<Value> {
         .map_err(|error| import_error(path, in_user_words(&error.to_string())))
 }
 
-/// The single file of weights, or the files that the index lists.
+/// Returns the single file of weights, or the files that the index lists.
 fn weights_paths(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let single = folder.join(WEIGHTS);
     let index = folder.join(INDEX);

@@ -1,6 +1,6 @@
-//! Parity of both families with Hugging Face transformers: from the same weights and tokens the
-//! same loss, gradients, and losses of twenty AdamW steps. `bench/parity.py` writes the golden
-//! numbers.
+//! Parity tests of both families against Hugging Face transformers: the same weights and tokens
+//! must give the same loss, gradients, and losses of twenty AdamW steps. `bench/parity.py` writes
+//! the golden numbers.
 
 #![allow(clippy::print_stdout, reason = "bench/parity.py parses the output")]
 
@@ -25,31 +25,32 @@ use crate::step::optimizer::Optimizer;
 use crate::step::shard::Shard;
 use crate::step::state::State;
 
-/// In f32: ten times the measured errors, because other processors sum in another order.
+/// Bounds in f32: ten times the measured errors, because other processors sum in another order.
 const F32_BOUNDS: Errors =
     Errors { loss: 5e-7, tensor: 5e-6, scale: 2e-6, whole: 3e-6, steps: 2e-6 };
-/// In bf16, against PyTorch's f32: two to four times the measured errors.
+/// Bounds in bf16, against PyTorch's f32: two to four times the measured errors.
 const BF16_BOUNDS: Errors =
     Errors { loss: 8e-5, tensor: 0.025, scale: 0.01, whole: 0.015, steps: 2e-3 };
 
-/// The largest errors of an engine.
+/// Largest errors of an engine.
 #[derive(Clone, Copy, Default)]
 struct Errors {
-    /// Relative, of the first loss.
+    /// Relative error of the first loss.
     loss: f64,
-    /// Relative L2, of any tensor's first gradient.
+    /// Relative L2 error of any tensor's first gradient.
     tensor: f64,
-    /// Of any tensor's first gradient: its projection onto PyTorch's gradient, relative to that,
-    /// minus 1. Rounding errors cancel in it, so it shows a wrong factor where `tensor` cannot.
+    /// Scale error of any tensor's first gradient: its projection onto PyTorch's gradient, relative
+    /// to that, minus 1. Rounding errors cancel in it, so it shows a wrong factor where `tensor`
+    /// cannot.
     scale: f64,
-    /// Relative L2, of the whole first gradient.
+    /// Relative L2 error of the whole first gradient.
     whole: f64,
-    /// Relative, of any of twenty steps' losses.
+    /// Relative error of any of twenty steps' losses.
     steps: f64,
 }
 
 impl Errors {
-    /// The largest error relative to its bound.
+    /// Returns the largest error relative to its bound.
     fn share_of(self, bounds: Self) -> f64 {
         let shares = [
             self.loss / bounds.loss,
@@ -62,12 +63,12 @@ impl Errors {
     }
 }
 
-/// The larger of two errors; a NaN is the largest.
+/// Returns the larger of two errors; a NaN is the largest.
 fn worse(one: f64, other: f64) -> f64 {
     if one.is_nan() || one >= other { one } else { other }
 }
 
-/// PyTorch's results.
+/// Results of PyTorch.
 #[derive(Deserialize)]
 struct Numbers {
     sequences: usize,
@@ -107,7 +108,7 @@ impl StepSink for FlatGradient<'_> {
     fn enter(&mut self, _pass: Pass) {}
 }
 
-/// One folder of golden numbers.
+/// Folder of golden numbers.
 struct Case {
     folder: PathBuf,
     config: Config,
@@ -175,7 +176,7 @@ impl Case {
         errors
     }
 
-    /// Errors of a gradient: the worst tensor, and all elements together.
+    /// Returns the errors of a gradient: of the worst tensor, and of all elements together.
     fn gradient_errors(&self, gradient: &[f32]) -> Errors {
         let bytes = fs::read(self.folder.join("gradients.safetensors")).unwrap();
         let golden = SafeTensors::deserialize(&bytes).unwrap();
@@ -206,7 +207,7 @@ impl Case {
     }
 }
 
-/// |found - exact| / |exact| in the Euclidean norm.
+/// Returns |found - exact| / |exact| in the Euclidean norm.
 fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     let pairs = found.iter().zip(exact).map(|(f, e)| (f64::from(*f), f64::from(*e)));
     let mut error = 0.0;
@@ -218,7 +219,7 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     (error / size).sqrt()
 }
 
-/// |found . exact / exact . exact - 1|.
+/// Returns |found . exact / exact . exact - 1|.
 fn scale_error(found: &[f32], exact: &[f32]) -> f64 {
     let product = |values: &[f32]| -> f64 {
         values.iter().zip(exact).map(|(v, e)| f64::from(*v) * f64::from(*e)).sum()
@@ -226,14 +227,14 @@ fn scale_error(found: &[f32], exact: &[f32]) -> f64 {
     (product(found) / product(exact) - 1.0).abs()
 }
 
-/// An engine and the format that it computes in.
+/// Engine, and the format that it computes in.
 struct Engine {
     name: &'static str,
     compute: Compute,
     model: Box<dyn Model>,
 }
 
-/// Every engine in every format.
+/// Returns every engine in every format.
 fn engines(case: &Case) -> [Engine; 3] {
     let model = &case.config.workload.model;
     let numbers = &case.numbers;

@@ -1,4 +1,4 @@
-//! The header of a safetensors file: 8 bytes of length, then JSON; the data follows it.
+//! Header of a safetensors file: 8 bytes of length, then JSON; the data follows.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use record::text::in_user_words;
 /// Longest header that the format allows.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// One tensor in a header.
+/// Tensor in a header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) dtype: Dtype,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Size of a tensor of this type and shape, unless no file is that large.
+    /// Returns the size of a tensor of this type and shape, unless no file is that large.
     fn bytes_by_shape(&self) -> Option<u64> {
         let elements = self.shape.iter().try_fold(1_usize, |a, b| a.checked_mul(*b))?;
         let bits = elements.checked_mul(self.dtype.bitsize())?;
@@ -33,7 +33,7 @@ impl Entry {
     }
 }
 
-/// The tensors of a file by name.
+/// Tensors of a file by name.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) entries: BTreeMap<String, Entry>,
@@ -41,7 +41,7 @@ pub(super) struct Header {
     pub(super) data_start: u64,
 }
 
-/// The bytes before the data, padded so that the data is aligned.
+/// Returns the bytes before the data, padded so that the data is aligned.
 pub(super) fn write(
     metadata: &BTreeMap<&str, String>,
     entries: &BTreeMap<String, Entry>,
@@ -56,7 +56,7 @@ pub(super) fn write(
 }
 
 /// Reads a file's header and checks, as the safetensors library does, that every tensor has the
-/// size of its type and shape, and that all together are the data of the file.
+/// size of its type and shape, and that together they cover the data of the file.
 pub(super) fn read(path: &Path, file: &mut File) -> Outcome<Header> {
     let malformed = |what: &str| import_error(path, what);
     let unreadable = |error: std::io::Error| malformed(&format!("cannot read: {error}"));
@@ -102,7 +102,7 @@ fn check_size(name: &str, entry: &Entry) -> Result<(), String> {
     ))
 }
 
-/// Checks that the tensors follow each other without overlap or hole, from the first byte of the
+/// Checks that the tensors follow each other without overlaps or gaps, from the first byte of the
 /// data to the last.
 fn check_order(entries: &BTreeMap<String, Entry>, data_bytes: u64) -> Result<(), String> {
     let mut sorted: Vec<_> = entries.iter().collect();

@@ -1,9 +1,8 @@
-//! The temporary folder that an export is written to, and that is renamed to the target when it is
-//! complete.
+//! Temporary folder that an export is written to; it is renamed to the target when complete.
 //!
-//! It has one name per target, so that the next export finds and replaces what a killed one left.
-//! An export holds a lock (flock) on the folder itself, which ends with the process: a folder that
-//! can be locked is not in use. Files that an export does not write are never removed.
+//! It has one name per target, so that the next export finds and replaces what a killed export
+//! left. An export holds a lock (flock) on the folder itself, which ends with the process: a folder
+//! that can be locked is not in use. Files that an export does not write are never removed.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -15,11 +14,11 @@ use super::file_names::{CONFIG, WEIGHTS};
 use crate::failure::Outcome;
 use record::files;
 
-/// An empty folder that no other process uses.
+/// Empty folder that no other process uses.
 #[derive(Debug)]
 pub(super) struct StagingFolder {
     path: PathBuf,
-    /// Keeps the lock.
+    /// Holds the lock.
     _folder: File,
 }
 
@@ -27,7 +26,7 @@ impl StagingFolder {
     /// Creates the folder for a target, or empties the one that a killed export left.
     ///
     /// # Errors
-    /// Exit code 2 when another process uses it, or it cannot be created.
+    /// Exit code 2 if another process uses it, or it cannot be created.
     pub(super) fn claim(out: &Path) -> Outcome<Self> {
         let path = path(out);
         let unusable = |error: io::Error| export_error(&path, error);
@@ -55,7 +54,7 @@ impl StagingFolder {
         Ok(Self { path, _folder: folder })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -73,8 +72,8 @@ fn path(out: &Path) -> PathBuf {
     out.with_file_name(format!(".{name}.export-partial"))
 }
 
-/// Locks the folder. On file systems without locks, only a folder that was created by this process
-/// is safe to use.
+/// Locks the folder. On file systems without locks, only a folder that this process has created is
+/// safe to use.
 fn lock(out: &Path, path: &Path, folder: &File, is_new: bool) -> Outcome<()> {
     match folder.try_lock() {
         Ok(()) => Ok(()),
@@ -108,7 +107,7 @@ fn remove_leftovers(path: &Path) -> Outcome<()> {
 mod tests {
     use super::*;
 
-    /// A target and the path of its staging folder.
+    /// Target, and the path of its staging folder.
     struct Target {
         folder: tempfile::TempDir,
         out: PathBuf,

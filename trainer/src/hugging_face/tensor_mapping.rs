@@ -1,4 +1,4 @@
-//! Which tensors of transformers correspond to which rows of our tensors.
+//! Mapping between tensors of transformers and rows of our tensors.
 
 use std::ops::Range;
 
@@ -6,29 +6,30 @@ use models::ModelConfig;
 use models::config::Family;
 use models::layout::Tensor;
 
-/// A tensor of transformers, which is a range of rows of one of our tensors.
+/// Tensor of transformers, which is a range of rows of one of our tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HfTensor {
-    /// Its name, as `GPT2LMHeadModel` and `LlamaForCausalLM` save it.
+    /// Name, as `GPT2LMHeadModel` and `LlamaForCausalLM` save it.
     pub(super) name: String,
     /// Rows of our tensor; elements of a vector.
     pub(super) rows: Range<usize>,
     /// Elements of one row of our tensor; 1 for a vector.
     pub(super) columns: usize,
-    /// Its shape.
+    /// Shape of the tensor.
     pub(super) shape: Vec<usize>,
-    /// Whether it is (in, out) where ours is (out, in).
+    /// True if the tensor is (in, out) where ours is (out, in).
     pub(super) is_transposed: bool,
 }
 
 impl HfTensor {
-    /// Its elements in our tensor.
+    /// Returns the range of its elements in our tensor.
     pub(super) fn elements(&self) -> Range<usize> {
         self.rows.start * self.columns..self.rows.end * self.columns
     }
 }
 
-/// Prefix of every name but the head's. A model that was saved without head has names without it.
+/// Returns the prefix of every name but the head's. A model that was saved without its head has
+/// none.
 pub(super) fn prefix(config: &ModelConfig) -> &'static str {
     match config.family {
         Family::Gpt => "transformer.",
@@ -39,7 +40,7 @@ pub(super) fn prefix(config: &ModelConfig) -> &'static str {
 /// Name of the head, which has no prefix.
 pub(super) const HEAD: &str = "lm_head.weight";
 
-/// Name of the token table, which is the head of a tied model too.
+/// Returns the name of the token table, which is also the head of a tied model.
 pub(super) fn token_table(config: &ModelConfig) -> &'static str {
     match config.family {
         Family::Gpt => "transformer.wte.weight",
@@ -47,7 +48,7 @@ pub(super) fn token_table(config: &ModelConfig) -> &'static str {
     }
 }
 
-/// The tensors of transformers that make up one of ours, in the order of our rows.
+/// Returns the tensors of transformers that make up one of ours, in the order of our rows.
 pub(super) fn hf_tensors(config: &ModelConfig, tensor: &Tensor) -> Vec<HfTensor> {
     let name = tensor.name.as_str();
     match config.family {

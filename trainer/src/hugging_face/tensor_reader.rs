@@ -1,7 +1,7 @@
-//! Reads tensors of a safetensors file into our layout and format.
+//! Reader of tensors of a safetensors file into our layout and format.
 //!
 //! A bounded part of the file is in memory at a time, whatever the size of a tensor: all ranks of a
-//! machine read, and this memory is in addition to what training needs.
+//! machine read, and this memory is in addition to that of training.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use super::tensor_mapping::HfTensor;
 /// Most bytes of a file that [`TensorReader`] holds.
 pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 
-/// An element type.
+/// Element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ElementType {
     F32,
@@ -24,7 +24,7 @@ pub(super) enum ElementType {
 }
 
 impl ElementType {
-    /// The type of this name in a header.
+    /// Returns the type with this name in a header.
     pub(super) fn of(dtype: Dtype) -> Option<Self> {
         match dtype {
             Dtype::F32 => Some(Self::F32),
@@ -34,7 +34,7 @@ impl ElementType {
         }
     }
 
-    /// The nearest number of this type.
+    /// Rounds to the nearest number of this type.
     pub(super) fn round(self, element: f32) -> f32 {
         match self {
             Self::F32 => element,
@@ -51,7 +51,7 @@ impl ElementType {
     }
 }
 
-/// The data of a tensor in a file.
+/// Data of a tensor in a file.
 #[derive(Debug)]
 pub(super) struct TensorData<'file> {
     pub(super) file: &'file File,
@@ -67,7 +67,7 @@ pub(super) struct TensorReader {
 }
 
 impl TensorReader {
-    /// A reader with a buffer of this size, or of one element if that is larger.
+    /// Creates a reader with a buffer of this size, or of one element if that is larger.
     pub(super) fn new(buffer_bytes: usize) -> Self {
         Self { buffer: vec![0; buffer_bytes.max(size_of::<f32>())] }
     }
@@ -107,7 +107,7 @@ impl TensorReader {
     }
 }
 
-/// Converts each column of `part` to one run of ours.
+/// Converts each column of `part` to one run of our elements.
 fn transpose<'a, const BYTES: usize>(
     ours: impl ExactSizeIterator<Item = &'a mut [f32]>,
     part: &[u8],

@@ -1,4 +1,4 @@
-//! The mapping of tensors, element types, and versions of `config.json`.
+//! Tests of the mapping of tensors, element types, and versions of `config.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use super::safetensors_header::{self, Entry};
 use super::tensor_mapping::{hf_tensors, transpose};
 use super::{BUFFER_BYTES, Import};
 
-/// H = 6, K = 2, D = 4.
+/// Returns a Llama with H = 6, K = 2, D = 4.
 fn llama() -> ModelConfig {
     let scaling = RopeScaling {
         factor: 8.0,
@@ -50,7 +50,7 @@ struct Rows {
     shape: Vec<usize>,
 }
 
-/// Our rows by the name of the tensor of transformers.
+/// Returns our rows by the name of the tensor of transformers.
 fn mapping(config: &ModelConfig) -> BTreeMap<String, Rows> {
     let mut all = BTreeMap::new();
     for tensor in Layout::new(config).tensors() {
@@ -109,7 +109,7 @@ fn gpt_weights_are_transposed() {
     assert_eq!(to, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
 
-/// A GPT folder whose every element is its index modulo 251, in one element type.
+/// Creates a GPT folder whose every element is its index modulo 251, in one element type.
 fn folder_of(dtype: Dtype, element: impl Fn(usize) -> Vec<u8>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = gpt();
@@ -154,7 +154,7 @@ fn every_element_type_is_read() {
     assert!(error.contains("I32"), "{error}");
 }
 
-/// Our weights when every element of [`folder_of`] is its index modulo 251.
+/// Returns our weights if every element of [`folder_of`] is its index modulo 251.
 fn expected(layout: &Layout) -> Vec<f32> {
     let mut all = vec![-1.0; layout.len()];
     for tensor in layout.tensors() {
@@ -174,7 +174,7 @@ fn expected(layout: &Layout) -> Vec<f32> {
     all
 }
 
-/// Rows in the file have 24 to 101 elements, tensors up to 2,424.
+/// Reads rows of 24 to 101 elements, and tensors of up to 2,424.
 #[test]
 fn a_file_is_read_through_a_buffer_of_any_size() {
     let layout = Layout::new(&gpt());

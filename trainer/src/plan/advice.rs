@@ -1,11 +1,11 @@
-//! Remedies for a run that does not fit: changes of its settings, each planned, so that what is
-//! named helps.
+//! Remedies for a run that does not fit: changes of its settings. Each is planned, so that it does
+//! help.
 
 use super::{JobShape, RankPlan};
 use crate::config::{Config, Engine};
 use record::text::number_format::{binary, count, thousands};
 
-/// What a plan is made of, so that another one can be made.
+/// Inputs of a plan, from which changed plans are made.
 #[derive(Debug, Clone)]
 pub(super) struct Origin {
     pub(super) config: Config,
@@ -13,44 +13,44 @@ pub(super) struct Origin {
     pub(super) profile_step: Option<u64>,
 }
 
-/// The memory that does not suffice.
+/// Memory that does not suffice.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
-    /// That of the device, which each rank has by itself; else that of the machine, which its
-    /// ranks share.
+    /// True for the memory of the device, which each rank has by itself; false for that of the
+    /// machine, which its ranks share.
     pub(super) is_of_device: bool,
-    /// What all ranks of the machine, or the rank on its device, can use.
+    /// Bytes that all ranks of the machine, or the rank on its device, can use.
     pub(super) bytes: u64,
 }
 
-/// Most machines that are suggested beside those of the run.
+/// Largest number of machines that are suggested in addition to those of the run.
 const MORE_MACHINES_MAX: usize = 1 << 10;
 
-/// A plan with some settings changed.
+/// Plan with some changed settings.
 #[derive(Debug, Clone)]
 struct Candidate {
     origin: Origin,
-    /// As in `run.recompute = true`.
+    /// Changes, as in `run.recompute = true`.
     changes: Vec<String>,
     needed: u64,
     fits: bool,
 }
 
-/// One change of settings; `None` where it does not apply.
+/// Change of settings; `None` where it does not apply.
 type Change = fn(&Candidate, Limit) -> Option<Candidate>;
 
-/// In the order in which they are applied: all of them together is the least that a rank can need.
-/// How many more ranks suffice depends on all others.
+/// Changes in the order of application: all of them together are the least that a rank can need.
+/// The number of further ranks that suffices depends on all other changes.
 const CHANGES: [Change; 5] = [shard, recompute, smaller_micro_batch, fewer_local_ranks, more_ranks];
 
-/// Those of [`CHANGES`], a bit each, that make another workload of it.
+/// Mask of the [`CHANGES`], a bit each, that change the workload.
 const OF_WORKLOAD: u32 = 0b00100;
 
-/// Those that take more machines.
+/// Mask of the changes that take more machines.
 const OF_MACHINES: u32 = 0b11000;
 
-/// Names what would make a run fit, planned together: settings where these suffice; else a smaller
-/// micro-batch, and more machines, which keep the workload; else both.
+/// Names the changes that would make a run fit, planned together: settings where these suffice;
+/// else a smaller micro-batch, and more machines, which keep the workload; else both.
 pub(super) fn hint(origin: &Origin, limit: Limit) -> String {
     let start = Candidate { origin: origin.clone(), changes: Vec::new(), needed: 0, fits: false };
     let without = |unwanted: u32| start.fewest_that_fit(limit, unwanted);
@@ -75,7 +75,7 @@ pub(super) fn hint(origin: &Origin, limit: Limit) -> String {
 }
 
 impl Candidate {
-    /// With one more change, where the plan of it can be made.
+    /// Applies one more change, if its plan can be made.
     fn with(&self, change: String, limit: Limit, edit: impl FnOnce(&mut Origin)) -> Option<Self> {
         let mut origin = self.origin.clone();
         edit(&mut origin);
@@ -91,7 +91,7 @@ impl Candidate {
         Some(Self { origin, changes, needed, fits })
     }
 
-    /// The sets of as few changes as possible that make it fit, none of them unwanted.
+    /// Returns the smallest sets of changes that make it fit, without unwanted ones.
     fn fewest_that_fit(&self, limit: Limit, unwanted: u32) -> Vec<String> {
         let sets = (1_u32..1 << CHANGES.len()).filter(|set| set & unwanted == 0);
         let of_count = |count: u32| {
@@ -103,7 +103,7 @@ impl Candidate {
         found.unwrap_or_default()
     }
 
-    /// With each change whose bit is set; `None` unless all of them apply and are needed.
+    /// Applies each change whose bit is set; `None` unless all of them apply and are needed.
     fn with_set(&self, set: u32, limit: Limit) -> Option<Self> {
         let chosen = CHANGES.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
         chosen
@@ -140,7 +140,7 @@ fn recompute(before: &Candidate, limit: Limit) -> Option<Candidate> {
     is_possible.then(change)?
 }
 
-/// The largest that fits, or else one sequence.
+/// Returns the largest micro-batch that fits, or else one sequence.
 fn smaller_micro_batch(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let now = before.origin.config.workload.batch.micro_sequences;
     let smaller = (1..now).rev().filter(|fewer| now.is_multiple_of(*fewer));
@@ -153,7 +153,7 @@ fn smaller_micro_batch(before: &Candidate, limit: Limit) -> Option<Candidate> {
     first_that_fits(candidates)
 }
 
-/// The most that fit: the memory of a machine is divided among its ranks.
+/// Returns the largest number of ranks that fit: they divide the memory of a machine.
 fn fewer_local_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
     if limit.is_of_device {
         return None;
@@ -168,8 +168,8 @@ fn fewer_local_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
     first_that_fits(candidates)
 }
 
-/// The fewest that fit, on more machines, each with a smaller part of the optimizer's state, so
-/// that it must be sharded before; that of one rank cannot be.
+/// Returns the smallest number of ranks that fit, on more machines. Each rank has a smaller part of
+/// the optimizer's state, which must be sharded already; that of one rank cannot be.
 fn more_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let JobShape { world, local, .. } = before.origin.shape;
     let is_sharded = before.origin.config.settings.run.shard_optimizer;
@@ -189,14 +189,14 @@ fn more_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let worlds = (1..=MORE_MACHINES_MAX).map(|machines| world + machines * local);
     let worlds: Vec<_> = worlds.filter(|ranks| batch.accumulation(*ranks).is_ok()).collect();
     let most = *worlds.last()?;
-    // Doubled until they suffice, and bisected: to plan all of them takes seconds.
+    // Doubles until they suffice, then bisects: planning every number takes seconds.
     let doubled = (0..).map(|power| 1 << power).take_while(|count| *count < worlds.len());
     let sufficient = doubled.chain([worlds.len()]).find(|count| fits(&worlds[count - 1]));
     let Some(count) = sufficient else { return with(most) };
     with(worlds[worlds[..count].partition_point(|ranks| !fits(ranks))])
 }
 
-/// Or else the last one.
+/// Returns the first candidate that fits, or else the last one.
 fn first_that_fits(candidates: impl Iterator<Item = Candidate>) -> Option<Candidate> {
     let mut last = None;
     for candidate in candidates {
@@ -214,7 +214,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// The hint for a workload on so many ranks of 8 a node, of which each has a device.
+    /// Returns the hint for a workload on `world` ranks, 8 a node, each with a device.
     fn hinted(workload: &str, settings: &[&str], world: usize, gib: u64) -> String {
         let settings = ["run.device=cuda", "precision.compute=bf16"].iter().chain(settings);
         let settings: Vec<_> = settings.map(|&setting| setting.to_owned()).collect();

@@ -1,5 +1,5 @@
-//! How much memory a workload takes on one rank, and whether it fits this machine. Runs the
-//! constructors of training with an allocator that only counts.
+//! Memory plan of a workload on one rank, and whether it fits this machine. Runs the constructors
+//! of training with an allocator that only counts.
 
 mod advice;
 
@@ -33,26 +33,24 @@ pub struct RankPlan {
     pub flops_per_token_causal: f64,
     /// Matmul FLOPs per token, attention counted full.
     pub flops_per_token_full: f64,
-    /// Master weights per rank.
+    /// Size of the master weights per rank.
     pub weight_bytes: u64,
-    /// Both Adam moments per rank.
+    /// Size of both Adam moments per rank.
     pub optimizer_bytes: u64,
-    /// Saved activations and workspaces of the engine, per rank.
+    /// Size of the engine's saved activations and workspaces, per rank.
     pub activation_bytes: u64,
-    /// Largest relative error of `activation_bytes` where it is an estimate; `None` where it is
-    /// exact.
+    /// Largest relative error of `activation_bytes` if it is an estimate; `None` if it is exact.
     pub activation_tolerance: Option<f64>,
-    /// One checkpoint, over all ranks: master weights and both moments, f32, no padding.
+    /// Size of a checkpoint, over all ranks: master weights and both moments, f32, no padding.
     pub checkpoint_bytes: u64,
     /// Peak memory of one rank. Shared memory counts for the rank that created it, so that the sum
     /// over ranks is what a node needs; `top` counts it for each rank that maps it.
     pub total_bytes: u64,
     /// Memory available on this machine now, if known.
     pub available_bytes: Option<u64>,
-    /// Whether the ranks of one machine fit into that, and into their devices; `None` where that is
-    /// not known.
+    /// True if the ranks of one machine fit into that, and into their devices; `None` if unknown.
     pub fits: Option<bool>,
-    /// Every item in the host's memory.
+    /// Items in the host's memory.
     pub plan: MemoryPlan,
     /// Memory of the device, where that is not the host.
     pub device: Option<DevicePlan>,
@@ -60,18 +58,18 @@ pub struct RankPlan {
     origin: Origin,
 }
 
-/// What one rank holds in the memory of its CUDA device.
+/// Plan of the memory of one rank's CUDA device.
 #[derive(Debug, Clone, Serialize)]
 pub struct DevicePlan {
-    /// All items together.
+    /// Size of all items together.
     pub total_bytes: u64,
-    /// What this rank can use of it, if known.
+    /// Memory that this rank can use, if known.
     pub available_bytes: Option<u64>,
-    /// Every item.
+    /// Items in the device's memory.
     pub plan: MemoryPlan,
 }
 
-/// How the ranks of a run are distributed over machines.
+/// Distribution of the ranks of a run over machines.
 #[derive(Debug, Clone, Copy)]
 pub struct JobShape {
     /// Ranks of the run.
@@ -80,12 +78,12 @@ pub struct JobShape {
     pub local: usize,
     /// Compute threads of one rank.
     pub threads: usize,
-    /// Whether those on this machine share memory: known after the rendezvous, assumed before.
+    /// True if the ranks on this machine share memory: known after the rendezvous, assumed before.
     pub shares_memory: bool,
 }
 
 impl RankPlan {
-    /// For one rank, which may profile a step.
+    /// Plans the memory of one rank, which may profile a step.
     ///
     /// # Errors
     /// Exit code 2 for more buckets than there may be.
@@ -105,7 +103,7 @@ impl RankPlan {
         let trained = MemoryPlan::from(&allocators.device);
         let activation_bytes = trained.working_bytes();
         let largest_bucket = buckets.buckets.iter().map(|bucket| bucket.range.len()).max();
-        // Buckets of a device are not MPI's.
+        // Only buckets in host memory are MPI's.
         let largest_bucket = largest_bucket.filter(|_| !config.is_on_cuda());
         count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
         count_between_steps(config, shape, layout.len(), profile_step, &allocator);
@@ -138,13 +136,13 @@ impl RankPlan {
         Ok(planned.on_machine(launch::available_memory_bytes()))
     }
 
-    /// On a machine of which so much memory is available to its ranks, if that is known.
+    /// Judges the plan on a machine with so much memory available to its ranks, if known.
     pub fn on_machine(mut self, available_bytes: Option<u64>) -> Self {
         self.available_bytes = available_bytes;
         self.judged()
     }
 
-    /// On a device of which so much is available to this rank.
+    /// Judges the plan on a device with so much memory available to this rank.
     pub fn with_device_memory(mut self, available_bytes: u64) -> Self {
         if let Some(device) = &mut self.device {
             device.available_bytes = Some(available_bytes);
@@ -152,7 +150,7 @@ impl RankPlan {
         self.judged()
     }
 
-    /// With the verdict on what is known. What does not fit one of them, does not fit.
+    /// Adds the verdict on what is known. A plan must fit both the machine and the device.
     fn judged(mut self) -> Self {
         let local = self.origin.shape.local as u64;
         let on_host = self.available_bytes.map(|bytes| self.total_bytes <= bytes / local);
@@ -185,7 +183,8 @@ impl RankPlan {
         self.require_in(plan, Limit { is_of_device: true, bytes: *bytes }, || problem.to_owned())
     }
 
-    /// Fails if the ranks of a machine, so called, do not fit it, as far as its memory is known.
+    /// Fails if the ranks of a machine do not fit, as far as its memory is known; `machine` names
+    /// it.
     ///
     /// # Errors
     /// Exit code 3 with the sizes.
@@ -196,7 +195,7 @@ impl RankPlan {
         self.require_in(&self.plan, limit, || format!("{machine} has no room for {ranks}"))
     }
 
-    /// How many bytes too many the plan may have: its activations may be an estimate.
+    /// Returns by how many bytes the plan may be too large: its activations may be an estimate.
     pub fn tolerance_bytes(&self) -> u64 {
         let tolerance = self.activation_tolerance.unwrap_or(0.0);
         (tolerance * self.activation_bytes as f64) as u64
@@ -226,13 +225,13 @@ impl RankPlan {
     }
 }
 
-/// Compute threads of the first of `local` ranks of this machine.
+/// Returns the compute threads of the first of `local` ranks of this machine.
 pub fn compute_threads(config: &Config, local: usize) -> usize {
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     ThreadPlan::of_first_rank(local, threads).threads
 }
 
-/// All buckets and one vote may be in flight at the same time.
+/// Checks that all buckets and one vote can be in flight at the same time.
 fn check_bucket_count(config: &Config, buckets: usize) -> Outcome<()> {
     if buckets < OUTSTANDING_MAX {
         return Ok(());
@@ -243,8 +242,8 @@ fn check_bucket_count(config: &Config, buckets: usize) -> Outcome<()> {
     Err(models::Error::invalid("collectives.bucket_bytes", found, expected).into())
 }
 
-/// Kernels of this program and of cuBLASLt, which are loaded when they are first used, and buffers
-/// of NCCL: a reserve that was not measured yet.
+/// Reserve for kernels of this program and of cuBLASLt, which are loaded on first use, and for
+/// buffers of NCCL; not measured yet.
 const CUDA_LIBRARIES_BYTES: u64 = 512 << 20;
 
 /// Bytes per parameter in a checkpoint: the master weight and both moments, f32.
@@ -272,8 +271,7 @@ fn count_communication(shape: JobShape, largest_bucket: usize, allocator: &Alloc
     allocator.for_purpose("MPI library").record(footprint.library as u64);
 }
 
-/// Counts what is allocated between steps. These allocations never exist at the same time, so the
-/// largest counts.
+/// Counts the allocations between steps. They never exist at the same time, so the largest counts.
 fn count_between_steps(
     config: &Config,
     shape: JobShape,
@@ -298,8 +296,8 @@ fn count_between_steps(
     allocator.for_purpose("checkpoint writer, probes").record(peak);
 }
 
-/// Counts what copies of checkpoints to farther tiers take while training goes on: for each tier a
-/// chunk that is read and verified, and what is written at once.
+/// Counts the memory of background copies of checkpoints to farther tiers: for each tier a chunk
+/// that is read and verified, and a buffer for writes.
 fn count_promotion(
     config: &Config,
     shape: JobShape,
@@ -356,7 +354,7 @@ mod tests {
         assert_eq!(bytes(&[nvme, object]), (16 + 4 + 16 + 32) << 20);
     }
 
-    /// One rank of four in each format, sharded and not.
+    /// Plans one rank of four in each format, sharded and not.
     #[test]
     fn a_sharded_optimizer_holds_its_parts_of_moments_and_of_separate_master_weights() {
         let shape = JobShape { world: 4, local: 4, threads: 1, shares_memory: true };

@@ -1,5 +1,5 @@
-//! One attempt of a run: the loop over steps, from the restored state to the last step, a stop, or
-//! a failure.
+//! Attempt of a run: the loop over steps, from the restored state to the last step, a stop, or a
+//! failure.
 
 use std::time::Duration;
 
@@ -50,16 +50,17 @@ pub(super) struct Probes<'run> {
     pub(super) profile: Option<Profile>,
     /// Number of ranks on this machine, which measure at the same time.
     pub(super) local_world: usize,
-    /// A trace of some steps, if requested.
+    /// Trace of some steps, if requested.
     pub(super) tracing: Option<Tracing>,
-    /// The transports between ranks, where they can be known.
+    /// Transports between ranks, where they can be known.
     pub(super) transports: Option<TransportProbe<'run>>,
 }
 
 impl Probes<'_> {
-    /// What all ranks reach at the same work at the same time: the better of two measurements.
+    /// Measures the rates of all ranks on equal work at the same time: the better of two
+    /// measurements.
     ///
-    /// Memory first: of the smaller matrices the allocator may keep the memory.
+    /// Memory comes first: the allocator may keep the memory of the smaller matrices.
     fn sniff(&mut self, ranks: &Ranks<'_>) -> Outcome<Vec<Sniffed>> {
         let mut memory_bytes_per_second = 0.0_f64;
         for _ in 0..2 {
@@ -76,10 +77,10 @@ impl Probes<'_> {
     }
 }
 
-/// How long each part of a measurement lasts.
+/// Duration of each part of a measurement.
 const SNIFF_TIME: Duration = Duration::from_millis(20);
 
-/// The parts of one attempt.
+/// Parts of one attempt.
 #[derive(Debug)]
 pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) trainer: &'run mut Trainer<'world>,
@@ -91,40 +92,40 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) evaluation: Option<PeriodicEvaluation>,
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
-    /// Rank 0's, where steady steps are counted.
+    /// Count of steady steps, on rank 0.
     pub(super) steady: Option<SteadyWatch>,
     pub(super) stragglers: Detector,
-    /// Finds what is alarming about the ranks' GPUs.
+    /// Finds alarming states of the ranks' GPUs.
     pub(super) alerts: AlertWatch,
     /// Compares losses with golden ones, where there are any.
     pub(super) golden: Option<GoldenWatch>,
-    /// Finds losses that stand out.
+    /// Finds outliers among the losses.
     pub(super) losses: LossWatch,
-    /// Until the first step is done.
+    /// Clock of the start, until the first step is done.
     pub(super) start: Option<StartClock>,
-    /// Where the status of the job's pods is named, on rank 0.
+    /// Configuration that names the status of the job's pods, on rank 0.
     pub(super) config_of_pods: Option<&'run Config>,
-    /// The first step of this attempt.
+    /// First step of this attempt.
     pub(super) first_step: u64,
-    /// The last step, if its time is not known yet: on a device, which nothing waits for.
+    /// Last step, if its time is not known yet: on a device, which nothing waits for.
     pub(super) untimed: Option<UntimedStep>,
 }
 
-/// A step whose time is not known yet.
+/// Step whose time is not known yet.
 #[derive(Debug)]
 pub(super) struct UntimedStep {
     sample: StepSample,
     ended_unix_ms: u64,
 }
 
-/// A step and the evaluation after it.
+/// Step, and the evaluation after it.
 struct Stepped {
     outcome: StepOutcome,
     /// Held-out loss, if it was evaluated.
     evaluation_loss: Option<f64>,
 }
 
-/// What this rank votes in a step.
+/// Votes of this rank in a step.
 #[derive(Debug, Clone, Copy)]
 struct Ballot<'run> {
     checkpointer: &'run Checkpointer,
@@ -134,7 +135,7 @@ struct Ballot<'run> {
 }
 
 impl Ballot<'_> {
-    /// Requests for the end of a step, in which another vote on a stop may follow.
+    /// Returns the requests for the end of a step, in which another vote on a stop may follow.
     fn requests(self, step: u64, rank: usize, follows: bool) -> Requests {
         let due = self.checkpointer.due(step, rank);
         // Always taken: a save that is due anyway satisfies the request.
@@ -153,7 +154,7 @@ impl Ballot<'_> {
         }
     }
 
-    /// Whether a stop is requested.
+    /// Returns whether a stop is requested.
     fn stop(self, follows: bool) -> bool {
         self.stop_point.vote(|| self.signals.stop_requested(), follows)
     }
@@ -197,7 +198,7 @@ impl RunningAttempt<'_, '_> {
             let together = Together {
                 ranks: self.trainer.ranks(),
                 purpose: "finish copies of checkpoints",
-                // Each has limits of its own.
+                // Copies have limits of their own.
                 patience: Duration::MAX,
                 stop_requested: &|| false,
             };
@@ -213,8 +214,8 @@ impl RunningAttempt<'_, '_> {
         saved.map(|()| reason)
     }
 
-    /// Trains until there is a reason to stop: none of these steps if the restored ones have
-    /// reached the target.
+    /// Trains until there is a reason to stop. Makes no step if the restored steps have reached the
+    /// target.
     fn steps(&mut self) -> Outcome<StopReason> {
         if self.stop_conditions.is_target_reached {
             return Ok(StopReason::TargetLoss);
@@ -228,12 +229,12 @@ impl RunningAttempt<'_, '_> {
                 return Ok(reason);
             }
         }
-        // Nothing was left to do after the restored step.
+        // The restored step was the last one.
         Ok(StopReason::LastStep)
     }
 
-    /// One step, then a save and measurements of the machine if they are due. Returns why training
-    /// ends with this step, if it does.
+    /// Makes one step, then a save and measurements of the machine if they are due. Returns why
+    /// training ends with this step, if it does.
     fn step(&mut self, step: u64) -> Outcome<Option<StopReason>> {
         if let Some(tracing) = &mut self.probes.tracing {
             tracing.before(step, self.trainer)?;
@@ -260,7 +261,7 @@ impl RunningAttempt<'_, '_> {
         if requests.save_is_ready && self.checkpointer.is_saving() {
             self.advance_save()?;
         }
-        // A stop on request saves at its end.
+        // A requested stop saves at its end.
         if !requests.save.is_empty() && end != Some(StopReason::Requested) {
             let why = requests.trigger.unwrap_or(Trigger::Cadence);
             self.save(end, requests.save, why)?;
@@ -272,7 +273,7 @@ impl RunningAttempt<'_, '_> {
         Ok(end)
     }
 
-    /// Writes the trace if this step is the last one that is traced.
+    /// Writes the trace if this is the last traced step.
     fn trace(&mut self, step: u64, is_end: bool) -> Outcome<()> {
         let Some(tracing) = &mut self.probes.tracing else { return Ok(()) };
         let (dir, hosts) = (self.peers.dir(), self.peers.hosts());
@@ -283,7 +284,7 @@ impl RunningAttempt<'_, '_> {
         Ok(())
     }
 
-    /// Looks at what is alarming about the ranks' GPUs.
+    /// Reports alarming states of the ranks' GPUs.
     fn look_for_alerts(&mut self, step: u64) {
         for finding in self.alerts.take(self.trainer.alerts_of_ranks()) {
             self.peers.alarming(step, &finding);
@@ -291,14 +292,14 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    /// Asks for a checkpoint, if one is wanted when a node may fail soon.
+    /// Requests a checkpoint, if configured for nodes that may fail soon.
     fn save_for_health(&self) {
         if self.checkpointer.settings().on_verdict {
             self.checkpointer.trigger().request(Trigger::Health);
         }
     }
 
-    /// Looks at what the steps before took each rank by itself.
+    /// Compares the ranks' own times in the steps before.
     fn look_for_stragglers(&mut self, step: u64) {
         let found = self.stragglers.take(step - 1, self.trainer.own_times_of_ranks());
         self.report_stragglers(&found);
@@ -314,8 +315,8 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    /// Why training ends with a step, if it does. A run that has reached its target or its last
-    /// step is complete, whatever else would end it: nothing is left to be resumed.
+    /// Returns why training ends with a step, if it does. A run that has reached its target or its
+    /// last step is complete, whatever else would end it: there is nothing to resume.
     fn end_after(&self, step: u64, stepped: &Stepped) -> Option<StopReason> {
         let Stepped { outcome, evaluation_loss } = stepped;
         let StopConditions { last_step, target_loss, .. } = self.stop_conditions;
@@ -331,7 +332,7 @@ impl RunningAttempt<'_, '_> {
         outcome.requests.stop.then_some(StopReason::Requested)
     }
 
-    /// One step with its evaluation, timed as a whole.
+    /// Makes one step with its evaluation, timed as a whole.
     fn timed_step(&mut self, step: u64) -> Outcome<Stepped> {
         let is_due = |periodic: &&mut PeriodicEvaluation| step.is_multiple_of(periodic.every_steps);
         let evaluation = self.evaluation.as_mut().filter(is_due);
@@ -382,7 +383,7 @@ impl RunningAttempt<'_, '_> {
             comm_bytes: communication.bytes,
             wall_ns: 0,
         };
-        // The time is that of the first one without: this step's, or the one's before.
+        // The time is that of the earliest untimed step: this one, or the one before.
         let before = self.untimed.replace(UntimedStep { sample, ended_unix_ms: unix_ms() });
         if let Some(time) = timed.time {
             let timed = before.or_else(|| self.untimed.take());
@@ -411,8 +412,8 @@ impl RunningAttempt<'_, '_> {
         self.events.step_at(sample, ended_unix_ms);
     }
 
-    /// After the first step of the attempt, when NCCL has connected all ranks. Its time is in no
-    /// step.
+    /// Records the transports after the first step of the attempt, when NCCL has connected all
+    /// ranks. The time for this is in no step.
     fn record_transports(&mut self) -> Outcome<()> {
         let Some(probe) = self.probes.transports.take() else { return Ok(()) };
         self.trainer.pause_clock();
@@ -444,8 +445,8 @@ impl RunningAttempt<'_, '_> {
         Ok(())
     }
 
-    /// At the end of the attempt: prints the profile if the last step was profiled and its save
-    /// came first, or warns that the requested step was not reached.
+    /// Finishes the profile at the end of the attempt: prints it if the last step was profiled and
+    /// its save came first, or warns that the requested step was not reached.
     fn finish_profile(&mut self) {
         let Some(profile) = self.probes.profile.take() else { return };
         let last = self.trainer.completed_steps();
@@ -457,8 +458,8 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    /// Starts a save because it is due or requested, and waits for it where training would not go
-    /// on meanwhile. `end` is why training ends with this step, if it does.
+    /// Starts a save that is due or requested, and waits for it unless training continues
+    /// meanwhile. `end` is why training ends with this step, if it does.
     fn save(&mut self, end: Option<StopReason>, due: TierSet, why: Trigger) -> Outcome<()> {
         if end.is_some() {
             self.finish_save(false)?;
@@ -471,7 +472,7 @@ impl RunningAttempt<'_, '_> {
         if is_in_background { Ok(()) } else { self.finish_save(end.is_none()) }
     }
 
-    /// Saves where another tier has taken over from one that failed after the last step.
+    /// Saves again if another tier has taken over from one that failed after the last step.
     fn make_up_for_failed_save(&mut self) -> Outcome<()> {
         while self.checkpointer.is_overdue() {
             self.start_save(TierSet::default(), Trigger::End)?; // it adds what is owed
@@ -480,7 +481,7 @@ impl RunningAttempt<'_, '_> {
         Ok(())
     }
 
-    /// Saves at the end of the attempt, where a save that fails on all tiers is an error.
+    /// Saves at the end of the attempt; an error if the save fails on all tiers.
     fn save_at_end(&mut self, why: Trigger, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
         let mut tiers_left = self.checkpointer.save_tiers();
@@ -514,7 +515,7 @@ impl RunningAttempt<'_, '_> {
         started.map_err(|failure| failure.at_step(step))
     }
 
-    /// Goes on with the save in flight.
+    /// Advances the save in flight.
     fn advance_save(&mut self) -> Outcome<()> {
         self.trainer.clock().enter(Phase::Checkpoint);
         let ended = self.checkpointer.advance(self.trainer)?;
@@ -522,7 +523,7 @@ impl RunningAttempt<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the save in flight, if there is one; whether training `continues` after it.
+    /// Waits for the save in flight, if there is one; `continues` says whether training does.
     fn finish_save(&mut self, continues: bool) -> Outcome<()> {
         if !self.checkpointer.is_saving() {
             return Ok(());

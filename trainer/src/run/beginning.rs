@@ -1,4 +1,4 @@
-//! What the record of an attempt begins with, on rank 0.
+//! Start of an attempt's record, on rank 0.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::config::Config;
 use crate::failure::Outcome;
 use crate::time_limit::within;
 
-/// How long the file with the status of pods may take to be read.
+/// Timeout of reading the file with the status of pods.
 const PODS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How old it may be: older ones are of another night.
+/// Largest age of that file: an older one is of another night.
 const PODS_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// A job at its start.
+/// Job at its start.
 #[derive(Debug)]
 pub(super) struct JobReport {
     pub(super) ranks: Vec<RankRecord>,
     pub(super) nodes: Vec<NodeReport>,
-    /// Faults that are injected into it.
+    /// Faults that are injected into the job.
     pub(super) injected: Vec<String>,
     /// Library of the ranks' communication.
     pub(super) library: Option<String>,
 }
 
-/// Collects it, and warns of what is unusual about the ranks and their nodes.
+/// Collects the report, and warns of what is unusual about the ranks and their nodes.
 pub(super) fn begun(
     config: &Config,
     workload_id: &str,
@@ -84,7 +84,7 @@ pub(super) fn begun(
     })
 }
 
-/// Status of the pods of a job. Without a job it is the only one that is there.
+/// Returns the status of the pods of a job; without a job, of the only job in the file.
 ///
 /// # Errors
 /// A sentence on why it is not known.
@@ -95,16 +95,16 @@ fn pods_of(file: &str, job: Option<&JobRecord>) -> Result<JobPods, String> {
     Ok(JobPods { job, pods: Arc::new(pods) })
 }
 
-/// Status of the job's pods once more, if a file with it is named: those that were ready just before
-/// the attempt began may not have been known then. Why it is not known was said when it began.
+/// Returns the status of the job's pods once more, if a file with it is named: pods that became
+/// ready just before the attempt began may have been missing. Errors were reported when it began.
 pub(super) fn pods_again(config: &Config) -> Option<JobPods> {
     let file = Some(&config.settings.telemetry.pods).filter(|file| !file.is_empty())?;
     let benchmark = benchmark_file::of_environment().ok()?;
     pods_of(file, benchmark.and_then(|benchmark| benchmark.job).as_ref()).ok()
 }
 
-/// Reads on a thread of its own: the other ranks wait for this one, and the file may be on storage
-/// of its own that hangs.
+/// Reads on a thread of its own: the other ranks wait for this one, and the storage of the file may
+/// hang.
 fn read_pods(file: &str) -> Result<PodList, String> {
     let path = PathBuf::from(file);
     within(PODS_TIMEOUT, move || require_recent(&path).and_then(|()| PodList::read(&path)))
@@ -112,7 +112,7 @@ fn read_pods(file: &str) -> Result<PodList, String> {
         .unwrap_or_else(|| Err(format!("{file} has not answered: is storage hung?")))
 }
 
-/// What keeps the file up to date may have ended long ago.
+/// Fails if the file is old: its writer may have ended long ago.
 fn require_recent(file: &std::path::Path) -> Result<(), String> {
     let modified = std::fs::metadata(file).and_then(|found| found.modified());
     let modified = modified.map_err(|error| format!("{}: {error}", file.display()))?;
@@ -127,7 +127,7 @@ fn require_recent(file: &std::path::Path) -> Result<(), String> {
     ))
 }
 
-/// Versions of the libraries that are open.
+/// Returns the versions of the open libraries.
 fn cuda_versions() -> Option<Versions> {
     Libraries::open(&Required::NONE).ok().map(Libraries::versions)
 }

@@ -1,9 +1,9 @@
-//! The machine and the software that a run runs on.
+//! Environment of a run: machine and software.
 
 use record::machine::Versions;
 use record::{Environment, Program};
 
-/// The environment of this process.
+/// Returns the environment of this process.
 pub(super) fn environment(
     mpi_library: Option<String>,
     matmul_kernel: Option<String>,

@@ -1,4 +1,4 @@
-//! What a supervisor judges a run by, and adds to: its record.
+//! Record of a run as a supervisor's evidence, which it judges and adds to.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use super::folder::Folder;
 /// Exit code of a run that lost a rank.
 const PEER_LOST: u8 = 5;
 
-/// The records of runs that follow each other in one launch.
+/// Records of runs that follow each other in one launch.
 #[derive(Debug)]
 pub struct RunEvidence {
-    /// Their folders; none where what is launched leaves no record.
+    /// Folders of the runs; empty if the launched command leaves no record.
     folders: Vec<PathBuf>,
 }
 
 impl RunEvidence {
-    /// Of the runs in these folders.
+    /// Takes the runs in these folders.
     pub fn new(folders: Vec<PathBuf>) -> Self {
         Self { folders }
     }
 
-    /// The run that decides: the first that is not complete.
+    /// Returns the run that decides: the first incomplete one.
     fn deciding(&self) -> Option<&Path> {
         let is_complete = |folder: &&PathBuf| {
             Record::read(folder).is_ok_and(|record| record.status == Status::Complete)
@@ -86,7 +86,8 @@ fn state(record: &Record) -> RunState {
     }
 }
 
-/// As the files of its attempts say, which are written at each commit.
+/// Returns the last committed step, from the files of the attempts, which are written at each
+/// commit.
 fn committed_step(folder: &Path) -> Option<u64> {
     let attempts = Attempt::read_all(folder).unwrap_or_default();
     attempts.iter().filter_map(|attempt| attempt.committed_step).max()
@@ -101,7 +102,7 @@ fn text(reason: &Reason) -> String {
     if place.is_empty() { text.clone() } else { format!("{}: {text}", place.join(", ")) }
 }
 
-/// Where rank 0 could not record an end, or not which host took it away.
+/// Adds an explanation where rank 0 could not record the end, or which host caused it.
 fn explain(folder: &Path, explanation: &Explanation) -> Result<(), Error> {
     let Explanation { loss, code, .. } = explanation;
     let mut record = match Record::read(folder) {
@@ -130,7 +131,7 @@ fn explain(folder: &Path, explanation: &Explanation) -> Result<(), Error> {
     record.write(folder)
 }
 
-/// The last step of the last attempt, as its steps show where its record was not written.
+/// Returns the last step of the last attempt; its steps show it if the record was not written.
 fn last_step(folder: &Path, record: &Record) -> Result<u64, Error> {
     let Some(attempt) = record.attempts.last() else { return Ok(0) };
     attempt.last_recorded_step(folder)

@@ -1,4 +1,4 @@
-//! A run's folder: its layout, and whether this run may use it.
+//! Folder of a run: its layout, and the checks before this run may use it.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -24,23 +24,24 @@ use record::limits::NOTE_BYTES_MAX;
 use record::text::in_user_words;
 use record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_path};
 
-/// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`, and in a job for Kubernetes
-/// the benchmark file that it was rendered from.
+/// Folder `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`; in a Kubernetes job
+/// also the benchmark file that the job was rendered from.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
-    /// Held by rank 0 until its process ends, so that no second run writes to the folder.
+    /// Lock that rank 0 holds until its process ends, so that no second run writes to the folder.
     lock: Option<File>,
 }
 
-/// How long a lock that another process holds is waited for.
+/// Time to wait for a lock that another process holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// `identity.json`: which run the folder belongs to. It is written once, before any other file.
+/// Content of `identity.json`: the run that the folder belongs to. Written once, before any other
+/// file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunIdentity {
-    /// Random id, so that two runs of one workload are different even if their files are moved.
+    /// Random id, so that two runs of one workload differ even if their files are moved.
     pub(super) run: String,
     /// Workload id.
     pub(super) workload: String,
@@ -58,7 +59,7 @@ impl RunIdentity {
     }
 }
 
-/// The newest checkpoint that an attempt has recorded as committed.
+/// Newest checkpoint that an attempt has recorded as committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Committed {
     attempt: u32,
@@ -66,7 +67,7 @@ pub(super) struct Committed {
 }
 
 impl Committed {
-    /// Warning of a run that resumes from an older checkpoint.
+    /// Returns a warning if a run resumes from an older checkpoint.
     pub(super) fn doubt(&self, resumed_after_step: u64) -> Option<String> {
         let Self { attempt, step } = self;
         (resumed_after_step < *step).then(|| {
@@ -88,20 +89,20 @@ pub(super) enum Prepared {
         number: u32,
         /// Id of the run.
         run: String,
-        /// The newest checkpoint that earlier attempts have recorded as committed.
+        /// Newest checkpoint that earlier attempts have recorded as committed.
         committed: Option<Committed>,
     },
     /// The run is complete already.
     Complete,
 }
 
-/// A name with the current time in UTC, as in `smoke-2026-11-25T02-00-07Z`.
+/// Returns a name with the current time in UTC, as in `smoke-2026-11-25T02-00-07Z`.
 pub fn dated(name: &str) -> String {
     format!("{name}-{}", Utc::now().format("%Y-%m-%dT%H-%M-%SZ"))
 }
 
-/// A folder that cannot be used: another one has to be named, unless it is the system that refuses
-/// it to this process.
+/// Returns the error of an unusable folder: a usage error, or one of the environment if the system
+/// refuses the folder to this process.
 fn refused(error: impl Into<anyhow::Error>) -> Failure {
     let error = error.into();
     let is_by_system = failure::is_refused_by_system(&error);
@@ -109,7 +110,7 @@ fn refused(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(code, error)
 }
 
-/// The number of the attempt after these, the last of which is the newest.
+/// Returns the number of the attempt after these, the last of which is the newest.
 fn next_number(attempts: &[Attempt]) -> anyhow::Result<u32> {
     let Some(newest) = attempts.last().map(|attempt| attempt.number) else { return Ok(1) };
     newest.checked_add(1).with_context(|| {
@@ -118,7 +119,7 @@ fn next_number(attempts: &[Attempt]) -> anyhow::Result<u32> {
 }
 
 impl Folder {
-    /// The folder at a path, which may not exist yet.
+    /// Names the folder at a path, which may not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), lock: None }
     }
@@ -143,17 +144,17 @@ impl Folder {
         unreachable!("there is always one more name")
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Path of the checkpoints.
+    /// Returns the path of the checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
 
-    /// Which run the folder is of, if it is one of a run.
+    /// Returns the identity of the run, if this is the folder of a run.
     pub fn stored_identity(&self) -> Option<checkpoint::Identity> {
         let bytes = regular_file::read(&self.identity_path(), NOTE_BYTES_MAX).ok()?;
         let RunIdentity { run, workload } = serde_json::from_slice(&bytes).ok()?;
@@ -164,8 +165,8 @@ impl Folder {
         self.root.join(IDENTITY)
     }
 
-    /// Whether the folder holds anything, except what a process leaves that was killed before it
-    /// had written the identity.
+    /// Returns whether the folder holds anything, except leftovers of a process that was killed
+    /// before it had written the identity.
     fn is_occupied(&self) -> bool {
         let is_temporary = |name: &str| name.starts_with("identity.") && name.ends_with(".tmp");
         let is_leftover = |name: &OsStr| name == "lock" || name.to_str().is_some_and(is_temporary);
@@ -180,8 +181,8 @@ impl Folder {
     /// is a short window in which a kill prevents that).
     ///
     /// # Errors
-    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all; 3 when
-    /// the system refuses it; 6 when its checkpoints are gone.
+    /// Exit code 2 if the folder holds another workload, or with `fresh` anything at all; 3 if the
+    /// system refuses it; 6 if its checkpoints are gone.
     pub(super) fn prepare(
         &mut self,
         options: &RunOptions,
@@ -213,7 +214,8 @@ impl Folder {
         }
         create_folders(&self.root, Mode::Run).map_err(|error| self.unusable(error))?;
         self.lock()?;
-        // Checked again: another process may have written an identity before this one had the lock.
+        // Checked again: another process may have written an identity before this process had the
+        // lock.
         let identity = loop {
             if let Some(found) = existing_identity(self)? {
                 break found;
@@ -228,7 +230,7 @@ impl Folder {
             Some(Committed { attempt: attempt.number, step })
         };
         let committed = attempts.iter().rev().find_map(committed);
-        // With other tiers, resuming finds out.
+        // With other tiers, the resume checks this.
         let folder = self.checkpoints();
         let tiers = tiers::planned(
             &options.config.settings.checkpoint,
@@ -260,9 +262,9 @@ impl Folder {
         refused(error).context(place)
     }
 
-    /// The error of a run that would restart at step 1 although an earlier attempt had a committed
-    /// checkpoint: that would overwrite the steps and record of a run whose checkpoints may just
-    /// not be mounted.
+    /// Returns the error of a run that would restart at step 1 although an earlier attempt had a
+    /// committed checkpoint: that would overwrite the steps and record of a run whose checkpoints
+    /// may just not be mounted.
     pub(super) fn checkpoint_is_missing(&self, committed: &Committed, places: &str) -> Failure {
         let Committed { attempt, step } = committed;
         let error = anyhow::anyhow!(
@@ -295,11 +297,12 @@ impl Folder {
         )))
     }
 
-    /// Locks the folder for as long as this value lives, if the file system has locks; whether no
-    /// other process holds the lock for longer than one does that asks whether the run is dead.
+    /// Locks the folder for as long as this value lives, if the file system has locks. Returns
+    /// false if another process holds the lock for longer than a process that asks whether the run
+    /// is dead.
     ///
     /// # Errors
-    /// When the file of the lock cannot be opened.
+    /// If the lock file cannot be opened.
     pub fn lock_soon(&mut self) -> Outcome<bool> {
         let given_up = Instant::now() + LOCK_PATIENCE;
         while !self.try_lock()? {
@@ -311,11 +314,11 @@ impl Folder {
         Ok(true)
     }
 
-    /// Locks the folder for as long as this value lives, if the file system has locks; whether no
-    /// other process has it locked.
+    /// Locks the folder for as long as this value lives, if the file system has locks. Returns
+    /// whether no other process has locked it.
     ///
     /// # Errors
-    /// When the file of the lock cannot be opened.
+    /// If the lock file cannot be opened.
     pub fn try_lock(&mut self) -> Outcome<bool> {
         let path = self.root.join("lock");
         let file = regular_file::open_to_append(&path, Mode::Run).map_err(refused)?;
@@ -326,7 +329,8 @@ impl Folder {
         Ok(true)
     }
 
-    /// Whether the recorded run has reached this step, its loss in any step, or enough steady ones.
+    /// Returns whether the recorded run has reached this step, its target loss, or enough steady
+    /// steps.
     fn is_complete(&self, options: &RunOptions, last_step: u64) -> bool {
         let Ok(record) = Record::read(&self.root) else { return false };
         let Some(steps) = record.steps.filter(|_| record.status == Status::Complete) else {
@@ -338,8 +342,8 @@ impl Folder {
             || target_loss(options).is_some_and(|target| self.has_reached(target))
     }
 
-    /// Whether a step on file has reached this loss. The record has only the last losses, and not
-    /// every step has a held-out loss.
+    /// Returns whether a step on file has reached this loss. The record has only the last losses,
+    /// and not every step has a held-out loss.
     fn has_reached(&self, target: TargetLoss) -> bool {
         let Ok(lines) = read_steps(&steps_path(&self.root, 0)) else { return false };
         let mut samples = lines.map_while(Result::ok).map(|line| line.sample);

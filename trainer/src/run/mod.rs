@@ -44,41 +44,41 @@ use crate::failure::{Failure, Outcome};
 use record::ExitCode;
 use telemetry::log_lines;
 
-/// How a process exits after a run that did not fail.
+/// Exit of a process after a run that did not fail.
 #[derive(Debug)]
 pub struct Exit {
-    /// Its exit code.
+    /// Exit code of the process.
     pub code: ExitCode,
-    /// The rank that it was.
+    /// Rank of the process.
     pub rank: usize,
-    /// Whether communication was closed; if not, a thread may be blocked in it.
+    /// True if communication was closed; otherwise a thread may be blocked in it.
     pub is_orderly: bool,
 }
 
-/// Trains, as a single process or as one of several ranks. Several runs follow each other until one
-/// is not done; what they share is of the first.
+/// Trains, as a single process or as one of several ranks. Several runs follow each other until a
+/// run does not succeed; the options that they share are those of the first.
 ///
 /// # Errors
 /// The failure that ended the run, which rank 0 has recorded.
 ///
 /// # Panics
-/// Without a run.
+/// If there is no run.
 pub fn run(runs: &[RunOptions]) -> Outcome<Exit> {
     for options in runs {
         options.check_profile_step(options.last_step()?)?;
         options.check_trace_steps(options.last_step()?)?;
     }
-    // First, while this is the only thread.
+    // First, while there is no other thread.
     let nccl_log = NcclLog::prepare(&runs[0].config);
     let exit = run_ranks(runs, &nccl_log);
     nccl_log.finish(exit.as_ref().err());
     exit
 }
 
-/// Joins the other ranks, does something else than training with them, and leaves them.
+/// Joins the other ranks, runs `body` with them instead of training, and leaves them.
 ///
 /// # Errors
-/// Exit code 3 for what is missing here, 5 when a rank is; and those of `body`.
+/// Exit code 3 if something is missing here, 5 if a rank is; and those of `body`.
 pub fn in_world(
     config: &Config,
     body: impl FnOnce(&World, &Device, &dyn Collective) -> Outcome<()> + Send,
@@ -93,10 +93,11 @@ pub fn in_world(
     })
 }
 
-/// The same without a device. `body` returns whether everything that it opened is closed.
+/// Joins and leaves the other ranks without a device. `body` returns whether everything that it
+/// opened is closed.
 ///
 /// # Errors
-/// As [`in_world`].
+/// Those of [`in_world`].
 pub fn joined(config: &Config, body: impl FnOnce(&World) -> Outcome<bool> + Send) -> Outcome<Exit> {
     let peer_loss = peer_loss::handle()?;
     let world = process::open_world(config)?;
@@ -134,8 +135,8 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     let mut train = || {
         let mut trained = (ExitCode::Done, true);
         for (number, options) in runs.iter().enumerate() {
-            // Not dropped after a failure: to free what a device or a network still uses may hang,
-            // and the process ends now.
+            // Not dropped after a failure: freeing memory that a device or a network still uses may
+            // hang, and the process ends now.
             let session =
                 ManuallyDrop::new(Session::new(options, &world, &signals, &stop_point, nccl_log)?);
             let follows = number + 1 < runs.len();

@@ -1,4 +1,4 @@
-//! NCCL's log of this process: how NCCL is made to write it, and how long the file stays.
+//! NCCL's log of this process: the settings that make NCCL write it, and the lifetime of its file.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -14,20 +14,20 @@ use crate::config::{Config, Device};
 use crate::failure::Failure;
 use record::ExitCode;
 
-/// The file of this process in the folder for temporary files, unless the user has named another.
+/// Log file of this process in the folder for temporary files, unless the user has named another.
 #[derive(Debug)]
 pub(crate) struct NcclLog {
-    /// The file that this process has created.
+    /// File that this process has created.
     created: Option<PathBuf>,
-    /// The user has asked for the log, so the file stays.
+    /// True if the user has asked for the log, so that the file stays.
     is_asked_for: bool,
-    /// Why NCCL was not made to log, where that was tried.
+    /// Error of making NCCL log, where that was tried.
     error: Option<String>,
 }
 
 impl NcclLog {
-    /// Sets NCCL's variables, where ranks on CUDA devices will use it. Call it before the process
-    /// has a second thread. An error only means that transports are not known.
+    /// Sets NCCL's variables, if ranks on CUDA devices will use it. Call it before the process has
+    /// a second thread. An error only means that transports are not known.
     pub(crate) fn prepare(config: &Config) -> Self {
         let settings = LogSettings::of_process();
         let mut log = Self { created: None, is_asked_for: settings.logs_to_stdout(), error: None };
@@ -41,7 +41,7 @@ impl NcclLog {
     fn set_missing(&mut self, settings: &LogSettings, path: &Path) -> Result<(), String> {
         let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
         let missing = settings.missing(text);
-        // First: where NCCL cannot open its file, it logs to stdout.
+        // First: if NCCL cannot open its file, it logs to stdout.
         if missing.iter().any(|variable| variable.name == LogSettings::FILE) {
             create(path).map_err(|error| format!("{}: {error}", path.display()))?;
             self.created = Some(path.to_owned());
@@ -53,7 +53,7 @@ impl NcclLog {
         Ok(())
     }
 
-    /// What NCCL has logged by now, and why that may not be everything.
+    /// Returns the content of NCCL's log so far, and why it may be incomplete.
     pub(super) fn read(&self) -> (Log, Option<String>) {
         let settings = LogSettings::of_process();
         let gap = self.error.clone().or_else(|| settings.hides_transports());
@@ -70,12 +70,12 @@ impl NcclLog {
         }
     }
 
-    /// The file that holds what NCCL would have written to stdout.
+    /// Returns the file with the text that NCCL would have written to stdout.
     pub(super) fn redirected_to(&self) -> Option<&Path> {
         self.created.as_deref().filter(|_| self.is_asked_for)
     }
 
-    /// Removes the file when the run is over, unless it may tell why the run failed.
+    /// Removes the file when the run is over, unless it may explain why the run failed.
     pub(crate) fn finish(self, failure: Option<&Failure>) {
         let Some(path) = self.created else { return };
         let may_explain = [ExitCode::PeerLost, ExitCode::Environment, ExitCode::Internal];
@@ -87,28 +87,28 @@ impl NcclLog {
     }
 }
 
-/// Whether a launcher has started this process beside others. Errors are reported by who joins.
+/// Returns whether a launcher has started several processes. The join reports any errors.
 fn is_one_of_several() -> bool {
     let launcher = bootstrap::detect_launcher(|name| std::env::var(name).ok());
     launcher.ok().flatten().is_some_and(|launcher| launcher.world != Some(1))
 }
 
-/// Unique on all machines and in all containers that may share the folder.
+/// Returns a path that is unique on all machines and in all containers that may share the folder.
 fn default_path() -> PathBuf {
     let host = record::machine::host_name();
     let host = host.split('.').next().unwrap_or_default();
     std::env::temp_dir().join(format!("yardstick-nccl-{host}-{}.log", std::process::id()))
 }
 
-/// Creates the file, so that NCCL opens ours and nobody else's. One that an earlier process of the
-/// same id has left is replaced.
+/// Creates the file, so that NCCL opens this file and nobody else's. A file that an earlier process
+/// with the same id has left is replaced.
 fn create(path: &Path) -> io::Result<File> {
     create_anew(path, Mode::Owner).map_err(|error| error.source)
 }
 
 /// Reads a log of any size, line by line.
 fn read_file(path: &Path) -> io::Result<Log> {
-    // A terminal or a pipe would make this wait.
+    // Reading a terminal or a pipe would block.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }

@@ -9,47 +9,47 @@ use crate::fault_injection::Injection;
 use record::Record;
 use telemetry::LogFormat;
 
-/// Keeps a record in the store at a path or URL.
+/// Function that adds a record to the store at a path or URL.
 pub(super) type KeepRecord = fn(&str, &Record) -> Result<(), anyhow::Error>;
 
 /// Options of `yardstick train`.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// The resolved configuration.
+    /// Resolved configuration.
     pub config: Config,
-    /// The run's folder; `None` creates a new one under `runs/`.
+    /// Folder of the run; `None` creates a new one under `runs/`.
     pub out: Option<PathBuf>,
-    /// Refuse a folder that is not empty.
+    /// Refuses a folder that is not empty.
     pub fresh: bool,
-    /// Stop after this many steps.
+    /// Number of steps after which to stop.
     pub steps: Option<u64>,
-    /// The run is complete when so many steps were measured in a steady state, if not before.
+    /// Number of measured steady steps after which the run is complete, if not before.
     pub steady_steps: Option<u64>,
     /// Steps between evaluations.
     pub eval_every: Option<u64>,
     /// Loss to stop at.
     pub target_loss: Option<f64>,
-    /// By what it is set, for messages.
+    /// Origin of the target loss, for messages.
     pub target_origin: &'static str,
-    /// The format of what is written to stderr.
+    /// Format of the log on stderr.
     pub log_format: LogFormat,
-    /// Measure each op of this step.
+    /// Step of which each op is measured.
     pub profile_step: Option<u64>,
-    /// Trace these steps.
+    /// Steps to trace.
     pub trace_steps: Option<RangeInclusive<u64>>,
     /// Faults to inject.
     pub injections: Vec<Injection>,
-    /// Refuse a folder whose run is complete: nothing would be measured.
+    /// Refuses a folder whose run is complete: nothing would be measured.
     pub refuse_complete: bool,
-    /// Keeps the record of a run where `telemetry.records` says.
+    /// Function that keeps the record of a run in the place of `telemetry.records`.
     pub keep_record: KeepRecord,
 }
 
 impl RunOptions {
-    /// The last step that `--steps` and the schedule allow.
+    /// Returns the last step that `--steps` and the schedule allow.
     ///
     /// # Errors
-    /// Exit code 2 when `--steps` is 0 or beyond the schedule.
+    /// Exit code 2 if `--steps` is 0 or beyond the schedule.
     pub(super) fn last_step(&self) -> Outcome<u64> {
         let scheduled = self.config.workload.schedule.steps;
         match self.steps {

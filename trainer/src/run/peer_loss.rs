@@ -1,5 +1,5 @@
-//! What a supervisor knows earlier than a rank: that a node is lost. Its SIGUSR2 ends what waits
-//! for that node's ranks, so that the run ends and is recorded long before its deadline.
+//! Early notice of a lost node: a supervisor knows of it before the ranks. Its SIGUSR2 ends all
+//! waits for that node's ranks, so that the run ends and is recorded long before its deadline.
 
 use collectives::Collective;
 use device::threads;
@@ -8,7 +8,7 @@ use launch::signals::PeerLossSignal;
 use crate::failure::{Failure, Outcome};
 use record::ExitCode;
 
-/// Handles the signal from now on. Before ranks have joined each other, there is nothing to end.
+/// Handles the signal from now on. Before ranks have joined each other, there is no wait to end.
 pub(super) fn handle() -> Outcome<PeerLossSignal> {
     PeerLossSignal::install().map_err(|error| Failure::new(ExitCode::Internal, error))
 }
@@ -16,7 +16,7 @@ pub(super) fn handle() -> Outcome<PeerLossSignal> {
 /// Runs `body`, in which operations between ranks fail as soon as the signal arrives.
 ///
 /// # Errors
-/// Those of `body`; when no thread can wait for the signal.
+/// Those of `body`, and one if no thread can wait for the signal.
 pub(super) fn watched<T>(
     signal: PeerLossSignal,
     collective: &dyn Collective,

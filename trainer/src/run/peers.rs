@@ -1,4 +1,4 @@
-//! The ranks of an attempt, this one among them: messages about them, and which of them ended it.
+//! Ranks of an attempt, including this one: messages about them, and which of them ended it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::step::Trainer;
 use crate::stragglers::outliers;
 use crate::timing::progress::Progress;
 
-/// All ranks of an attempt. All of them find the same about each other; rank 0 reports it.
+/// All ranks of an attempt. Their findings about each other are equal; rank 0 reports them.
 #[derive(Debug)]
 pub(super) struct Peers {
     dir: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// `rank` is this one, and `ranks` are all of them.
+    /// Takes this rank, `rank`, and all ranks, `ranks`.
     pub(super) fn new(
         dir: &Path,
         attempt: u32,
@@ -44,22 +44,22 @@ impl Peers {
         Self { dir: dir.to_owned(), attempt, rank, ranks, hosts, events: events.clone() }
     }
 
-    /// The run's folder.
+    /// Returns the folder of the run.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The host of each rank.
+    /// Returns the host of each rank.
     pub(super) fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// The number of the attempt.
+    /// Returns the number of the attempt.
     pub(super) fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Reports how the ranks are connected, and what is unusual about that.
+    /// Reports the connections between ranks, and what is unusual about them.
     pub(super) fn transports(&self, evidence: Vec<Evidence>) {
         if self.rank != 0 {
             return;
@@ -71,7 +71,7 @@ impl Peers {
         self.events.note_for_record(Fact::Transports(found));
     }
 
-    /// Reports rates at the same work, and ranks that are far below the others.
+    /// Reports rates on equal work, and ranks that are far below the others.
     pub(super) fn sniffed(&self, step: u64, all: Vec<Sniffed>) {
         if self.rank != 0 {
             return;
@@ -82,8 +82,8 @@ impl Peers {
         self.events.note_for_record(Fact::Sniffed(all));
     }
 
-    /// Reports that a rank is slow, or no longer is, and why the clocks of its GPU are held down, if
-    /// they are.
+    /// Reports that a rank is slow, or no longer is, and why the clocks of its GPU are held down,
+    /// if they are.
     pub(super) fn straggler(&self, straggler: Straggler, throttled: Option<&str>) {
         if self.rank != 0 {
             return;
@@ -105,8 +105,8 @@ impl Peers {
         }
     }
 
-    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
-    /// Of two ranks the other one is lost, or the link to it.
+    /// Adds to the loss of a peer which ranks arrived and which did not, if they have reported it.
+    /// With two ranks, the other one or the link to it is lost.
     pub(super) fn explain(&self, failure: Failure) -> Failure {
         let Some(step) = failure.step.filter(|_| failure.code == ExitCode::PeerLost) else {
             return failure;
@@ -124,8 +124,8 @@ impl Peers {
         Failure { rank: failure.rank.or(other), ..failure }
     }
 
-    /// Why an attempt failed, with the rank, host, step and phase if they are known. If a peer was
-    /// lost, its error file and what a supervisor has recorded explain why.
+    /// Returns why an attempt failed, with the rank, host, step and phase if they are known. If a
+    /// peer was lost, its error file and the supervisor's record explain why.
     pub(super) fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
         let reason = self.own_reason(failure, trainer);
         if failure.code == ExitCode::PeerLost && self.rank == 0 {
@@ -157,7 +157,7 @@ impl Peers {
         }
     }
 
-    /// What the watchdog of this rank looks at.
+    /// Returns the state that the watchdog of this rank observes.
     pub(super) fn watched(&self, progress: &Arc<Progress>, patience: Duration) -> Watched {
         Watched {
             dir: self.dir.clone(),

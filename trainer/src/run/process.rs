@@ -1,4 +1,4 @@
-//! Joining and leaving the other ranks, and starting compute threads.
+//! Joining and leaving the other ranks, and the start of compute threads.
 
 use std::io;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::config::{self, Config};
 use crate::failure::{Failure, Outcome};
 use record::ExitCode;
 
-/// Aborts communication after a failure. A rank that fails by itself must not wait for the others,
-/// which learn of it from the launcher or by their deadline. A numerical failure is one of all
-/// ranks, which then end in order.
+/// Aborts communication after a failure. A rank that fails by itself must not wait for the other
+/// ranks, which learn of it from the launcher or by their deadline. A numerical failure is one of
+/// all ranks, which then end in order.
 pub(super) fn abandon(world: &World, failure: &Failure) {
     if failure.code != ExitCode::Numerical {
         world.collective.abandon(&failure.to_string());
@@ -27,7 +27,7 @@ pub(super) fn close(world: World) -> bool {
     warn_unless_closed(world.collective.close())
 }
 
-/// Whether communication was closed; if not, it logs a warning.
+/// Returns whether communication was closed; if not, it logs a warning.
 pub(super) fn warn_unless_closed(closed: Result<(), collectives::Error>) -> bool {
     if let Err(error) = &closed {
         tracing::warn!(
@@ -38,8 +38,7 @@ pub(super) fn warn_unless_closed(closed: Result<(), collectives::Error>) -> bool
     closed.is_ok()
 }
 
-/// Joins the other ranks, and chooses the cores of compute threads: near the GPU where one
-/// computes.
+/// Joins the other ranks, and chooses the cores of compute threads: near the GPU if one computes.
 pub(super) fn open_world(config: &Config) -> Outcome<World> {
     let settings = &config.settings;
     let timeout = settings.collectives.deadline;
@@ -51,7 +50,7 @@ pub(super) fn open_world(config: &Config) -> Outcome<World> {
     };
     let open = || {
         let mut world = bootstrap::open(&options)?;
-        // On every rank, also where the configurations of ranks differ, which is found out later.
+        // On every rank, also if the configurations of ranks differ, which is checked later.
         let has_gpu = settings.run.device == config::Device::Cuda;
         let node = has_gpu.then(|| gpu_node(&world.placement)).flatten();
         world.choose_cores_near(node.as_ref(), &options)?;
@@ -64,20 +63,20 @@ pub(super) fn open_world(config: &Config) -> Outcome<World> {
     })
 }
 
-/// The NUMA node of this rank's GPU. `None` where it is not known, or there is no GPU: whoever
-/// opens it says why.
+/// Returns the NUMA node of this rank's GPU; `None` if it is not known, or there is no GPU, which
+/// is reported when the GPU is opened.
 fn gpu_node(placement: &Placement) -> Option<NumaNode> {
     let devices = cuda::devices().ok()?;
     let gpu = &devices[gpu_ordinal(placement, devices.len())];
     NumaNode::of_pci_device(&gpu.pci_bus_id)
 }
 
-/// Which of the GPUs that this rank sees is its own: each rank of a node takes the next one.
+/// Returns which of the visible GPUs is this rank's: each rank of a node takes the next one.
 pub(super) fn gpu_ordinal(placement: &Placement, gpus: usize) -> usize {
     placement.local_rank % gpus
 }
 
-/// How long leaving waits for ranks that still write their files.
+/// Returns how long leaving waits for ranks that still write their files.
 pub(super) fn close_timeout(config: &Config) -> Duration {
     let settings = &config.settings;
     settings.collectives.deadline.max(settings.checkpoint.deadline)

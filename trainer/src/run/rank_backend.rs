@@ -1,5 +1,5 @@
-//! What carries the operations of training between ranks: the world's backend, or on CUDA devices
-//! NCCL beside it.
+//! Backend of the operations of training between ranks: that of the world, or on CUDA devices NCCL
+//! beside it.
 
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,23 @@ use launch::bootstrap::{Backend, World};
 use crate::config::Config;
 use crate::failure::Outcome;
 
-/// From this size on NCCL does the same for larger buffers.
+/// Size of the first buffers: from this size NCCL treats larger buffers alike.
 const CONNECT_BYTES_MAX: usize = 64 << 20;
 
-/// The backend of one rank's training.
+/// Backend of one rank's training.
 #[derive(Debug)]
 pub(super) enum RankBackend<'world> {
-    /// That of the world: ranks compute on the host.
+    /// Backend of the world: ranks compute on the host.
     World(&'world dyn Collective),
-    /// The only rank, on a device.
+    /// Only rank, on a device.
     Alone(Single),
     /// Several ranks, each on a device.
     Nccl(Box<Nccl<'world>>),
 }
 
 impl<'world> RankBackend<'world> {
-    /// Chooses it by where this rank computes. All ranks call this at the same time, with the same
-    /// configuration.
+    /// Opens the backend for the device of this rank. All ranks call this at the same time, with
+    /// the same configuration.
     pub(super) fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
         let settings = &config.settings.collectives;
         let of_world = &*world.collective;
@@ -39,7 +39,7 @@ impl<'world> RankBackend<'world> {
         Ok(Self::Nccl(Box::new(nccl)))
     }
 
-    /// The backend.
+    /// Returns the backend.
     pub(super) fn collective(&self) -> &dyn Collective {
         match self {
             Self::World(collective) => *collective,
@@ -48,7 +48,7 @@ impl<'world> RankBackend<'world> {
         }
     }
 
-    /// Closes what the world does not close, after a run that did not fail.
+    /// Closes everything that the world does not close, after a run that did not fail.
     pub(super) fn close(self, timeout: Duration) -> Result<(), collectives::Error> {
         match self {
             Self::World(_) | Self::Alone(_) => Ok(()),
@@ -57,7 +57,7 @@ impl<'world> RankBackend<'world> {
     }
 }
 
-/// What training does on buffers of devices.
+/// Returns the operations of training on buffers of devices.
 fn operations(config: &Config) -> &'static [Operation] {
     if config.settings.run.shard_optimizer {
         &[Operation::ReduceScatterSum, Operation::AllGather]

@@ -1,4 +1,5 @@
-//! What ranks agree on before they train: the configuration, the initial weights and the folder.
+//! Agreement of the ranks before they train: on the configuration, the initial weights and the
+//! folder.
 
 use std::path::PathBuf;
 
@@ -21,18 +22,18 @@ use record::ExitCode;
 use record::phase::PhaseTimes;
 use record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord};
 
-/// The folder of the run, as prepared by rank 0.
+/// Folder of the run, as prepared by rank 0.
 pub(super) struct PreparedFolder {
     pub(super) folder: Folder,
     pub(super) prepared: Prepared,
 }
 
-/// All ranks, with the configured deadline of collectives.
+/// Returns all ranks, with the configured deadline of collectives.
 fn ranks_of<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
     Ranks::new(&*world.collective, options.config.settings.collectives.deadline)
 }
 
-/// The same for operations during which another rank may wait for storage.
+/// Returns all ranks, with the deadline of operations in which another rank may wait for storage.
 pub(super) fn ranks_with_storage_timeout<'world>(
     options: &RunOptions,
     world: &'world World,
@@ -41,7 +42,8 @@ pub(super) fn ranks_with_storage_timeout<'world>(
     ranks.with_timeout(ranks.timeout.max(options.config.settings.checkpoint.deadline))
 }
 
-/// Fails if a rank would compute or stop differently than rank 0; the error names the first.
+/// Fails if a rank would compute or stop differently than rank 0; the error names the first such
+/// rank.
 pub(super) fn agree_on_configuration(
     options: &RunOptions,
     world: &World,
@@ -59,7 +61,7 @@ pub(super) fn agree_on_configuration(
     }
 }
 
-/// Fails if a rank would start with other weights than rank 0; the error names the first.
+/// Fails if a rank would start with other weights than rank 0; the error names the first such rank.
 pub(super) fn agree_on_weights(
     options: &RunOptions,
     world: &World,
@@ -75,7 +77,7 @@ pub(super) fn agree_on_weights(
     }
 }
 
-/// The first rank whose digest differs from that of rank 0.
+/// Returns the first rank whose digest differs from that of rank 0.
 fn first_that_differs(
     options: &RunOptions,
     world: &World,
@@ -86,15 +88,15 @@ fn first_that_differs(
     Ok(digests.iter().position(|digest| *digest != digests[0]))
 }
 
-/// Rank 0's message about the folder.
+/// Message of rank 0 about the folder.
 #[derive(Debug, Serialize, Deserialize)]
 enum FolderMessage {
     Prepared { root: PathBuf, prepared: Prepared },
     Failed(ExitCode),
 }
 
-/// Rank 0 prepares the folder and sends its path and the number of the attempt to the others, or
-/// the exit code of its error.
+/// Prepares the folder on rank 0, which sends its path and the number of the attempt to the other
+/// ranks, or the exit code of its error.
 pub(super) fn agree_on_folder(
     options: &RunOptions,
     world: &World,
@@ -117,13 +119,13 @@ pub(super) fn agree_on_folder(
         Err(failure) => FolderMessage::Failed(failure.code),
     });
     let message = serde_json::to_vec(&message).map_err(internal)?;
-    // After an error of rank 0 no other rank has anything to wait for.
+    // After an error of rank 0, no other rank has anything to wait for.
     let ranks = match &own {
         Some(Err(_)) => ranks_of(options, world),
         _ => ranks_with_storage_timeout(options, world),
     };
     match (own, ranks.gather_bytes(&message)) {
-        // The cause, even if a peer was lost meanwhile.
+        // The cause counts, even if a peer was lost meanwhile.
         (Some(Err(failure)), _) => Err(failure.caused_by(0)),
         (_, Err(error)) => Err(error.into()),
         (Some(prepared), Ok(_)) => prepared,
@@ -153,8 +155,8 @@ pub(super) fn storage_barrier(options: &RunOptions, world: &World) -> Outcome<()
     Ok(())
 }
 
-/// What rank 0 has read from storage or decided, on every rank. The `own` of other ranks does not
-/// count.
+/// Returns what rank 0 has read from storage or decided, on every rank. The `own` of other ranks is
+/// ignored.
 pub(super) fn broadcast_from_rank_0<T: Serialize + DeserializeOwned>(
     options: &RunOptions,
     world: &World,
@@ -165,8 +167,8 @@ pub(super) fn broadcast_from_rank_0<T: Serialize + DeserializeOwned>(
     serde_json::from_slice(&messages[0]).map_err(internal)
 }
 
-/// Number of ranks that compute on the same GPU as this one. Ordinals do not tell: each rank may
-/// see a GPU of its own as its first.
+/// Returns the number of ranks that compute on the same GPU as this one. Ordinals cannot show that:
+/// each rank may see a GPU of its own as its first.
 pub(super) fn ranks_sharing(options: &RunOptions, world: &World, device: &Cuda) -> Outcome<usize> {
     let DeviceProperties { pci_bus_id, .. } = device.properties();
     let own = format!("{} {pci_bus_id}", world.placement.host);
@@ -174,7 +176,7 @@ pub(super) fn ranks_sharing(options: &RunOptions, world: &World, device: &Cuda) 
     Ok(all.iter().filter(|other| **other == own.as_bytes()).count())
 }
 
-/// The times of a rank in an attempt.
+/// Times of a rank in an attempt.
 pub(super) struct RankTimes {
     pub(super) phases_ns: PhaseTimes,
     pub(super) buckets: Vec<BucketRecord>,
@@ -217,13 +219,13 @@ pub(super) fn gather_ranks(
         gpu: None,
         buckets: measured.map_or(Vec::new(), |measured| measured.buckets),
     };
-    // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing
-    // old ones.
+    // Ranks have opened the checkpoints at the start; at the end rank 0 may still be removing old
+    // ones.
     let ranks = ranks_with_storage_timeout(options, world);
     ranks.gather(&own)
 }
 
-/// What the first rank of each node has found about it, on every rank.
+/// Gathers the report of each node from its first rank, on every rank.
 pub(super) fn gather_nodes(
     options: &RunOptions,
     world: &World,
@@ -238,7 +240,7 @@ pub(super) fn gather_nodes(
     Ok(ranks.gather(&own)?.into_iter().flatten().collect())
 }
 
-/// What this node is, with the libraries that are open.
+/// Returns the identity of this node, with the open libraries.
 pub(crate) fn identity_with_libraries(collective: &dyn Collective, on_cuda: bool) -> NodeIdentity {
     let mut identity = launch::node_identity();
     identity.set("library.mpi", collective.library());
@@ -259,7 +261,7 @@ fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
     Some(NumaRecord { device_node: number, is_local: threads.numa_node == Some(number) })
 }
 
-/// What carries this rank's messages to other nodes, where that is known before it has sent any.
+/// Returns the network adapter of this rank's messages to other nodes, if known before any is sent.
 fn nic_of(options: &RunOptions, world: &World, gpu: Option<&DeviceProperties>) -> Option<String> {
     let host_root = options.config.settings.telemetry.host_root.clone();
     let context = Context::of_rank(host_root, world, gpu.is_some());
@@ -287,7 +289,7 @@ mod tests {
     use crate::config::Config;
     use telemetry::LogFormat;
 
-    /// Two ranks after their rendezvous.
+    /// Returns two ranks after their rendezvous.
     fn worlds() -> [World; 2] {
         let timeout = Duration::from_secs(20);
         let options =
@@ -351,7 +353,7 @@ mod tests {
         });
     }
 
-    /// Rank 0 is later than the deadline of collectives, because storage is slow.
+    /// Delays rank 0 beyond the deadline of collectives, as slow storage does.
     #[test]
     fn a_start_waits_for_slow_storage_beyond_the_deadline_of_collectives() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What a rank does between joining and leaving the others: prepare, resume, train, and record how
-//! the attempt ended.
+//! Work of a rank between joining and leaving the other ranks: prepare, resume, train, and record
+//! how the attempt ended.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -61,28 +61,28 @@ use telemetry::{
 };
 use telemetry::{Sampled, Sampler};
 
-/// In larger jobs the record has no figures of single buckets.
+/// Largest number of ranks for which the record has figures of single buckets.
 const RANKS_WITH_BUCKETS_MAX: usize = 256;
 
-/// Blocks of steps for which the record has the times of each rank, at most.
+/// Most blocks of steps for which the record has the times of each rank.
 const BLOCKS_OF_A_RANK_MAX: usize = 64;
 
-/// The same for all ranks together, so that the record of a large job stays small.
+/// Most blocks of all ranks together, so that the record of a large job stays small.
 const BLOCKS_OF_ALL_RANKS_MAX: usize = 1 << 16;
 
-/// Windows of steps in a row in which a rank must be slow.
+/// Consecutive windows of steps in which a rank must be slow.
 const STRAGGLER_WINDOWS: u32 = 3;
 
-/// One rank of a run, ready to train.
+/// Rank of a run, ready to train.
 pub(super) struct Session<'run> {
     options: &'run RunOptions,
     world: &'run World,
     signals: &'run SignalFlags,
     stop_point: &'run StopPoint,
     nccl_log: &'run NcclLog,
-    /// What this rank computes on.
+    /// Device that this rank computes on.
     device: Device,
-    /// What carries the operations of training.
+    /// Backend of the operations of training.
     backend: RankBackend<'run>,
     source: Source,
     folder: Folder,
@@ -166,8 +166,8 @@ impl<'run> Session<'run> {
         })
     }
 
-    /// Runs one attempt, unless the run is complete already. Before another run `follows` in this
-    /// process, its memory is freed.
+    /// Runs one attempt, unless the run is complete already. If another run `follows` in this
+    /// process, the memory of this one is freed.
     pub(super) fn train(&self, mut start: StartClock, follows: bool) -> Outcome<ExitCode> {
         let telemetry = Telemetry::start(self.telemetry_options(&start))?;
         self.stop_point.start(telemetry.events());
@@ -224,7 +224,7 @@ impl<'run> Session<'run> {
         };
         let ended = if is_failure { record() } else { together.run(record) };
         match ended {
-            // The result is there, whatever happens to other ranks after it.
+            // The result is complete, whatever happens to other ranks after it.
             Err(failure) if is_recorded && failure.code == ExitCode::PeerLost => {
                 tracing::warn!("the run is over and its result valid; after that: {failure}");
             }
@@ -241,7 +241,7 @@ impl<'run> Session<'run> {
         })
     }
 
-    /// Begins the record of an attempt with what all ranks are.
+    /// Begins the record of an attempt with the reports of all ranks.
     fn begin_record(&self, events: &Events, number: u32, attempt: u32) -> Outcome<Peers> {
         let ranks = gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?;
         let nodes = gather_nodes(self.options, self.world, &self.device)?;
@@ -259,7 +259,7 @@ impl<'run> Session<'run> {
         Ok(Peers::new(self.folder.root(), attempt, rank, ranks, events))
     }
 
-    /// What the ranks' communication has found unusual, on rank 0.
+    /// Warns of anything unusual in the ranks' communication, on rank 0.
     fn warn_of_communication(&self, events: &Events, trainer: Option<&Trainer<'_>>) {
         let communicates = trainer.filter(|trainer| !trainer.ranks().is_alone());
         let warning = communicates.and_then(|trainer| trainer.ranks().collective.warning());
@@ -268,7 +268,7 @@ impl<'run> Session<'run> {
         }
     }
 
-    /// The end of an attempt for its record.
+    /// Returns the end of an attempt for its record.
     fn end_of(
         &self,
         outcome: &Outcome<StopReason>,
@@ -303,7 +303,7 @@ impl<'run> Session<'run> {
         }
     }
 
-    /// Puts the record where records of runs are kept, if there is such a place.
+    /// Adds the record to the store of records, if one is configured.
     fn publish(&self, events: &Events) {
         let store = &self.options.config.settings.telemetry.records;
         if store.is_empty() || self.world.placement.rank != 0 {
@@ -318,7 +318,7 @@ impl<'run> Session<'run> {
         }
     }
 
-    /// Whether any rank was asked to stop; all ranks find the same.
+    /// Returns whether any rank was asked to stop; equal on all ranks.
     pub(super) fn is_asked_to_stop(&self) -> Outcome<bool> {
         Ok(self.ranks().gather(&self.signals.stop_requested())?.contains(&true))
     }
@@ -330,7 +330,7 @@ impl<'run> Session<'run> {
         warn_unless_closed(self.backend.close(timeout))
     }
 
-    /// All ranks, with the configured deadline of collectives.
+    /// Returns all ranks, with the configured deadline of collectives.
     fn ranks(&self) -> Ranks<'_> {
         Ranks::new(self.backend.collective(), self.options.config.settings.collectives.deadline)
     }
@@ -432,7 +432,7 @@ impl<'run> Session<'run> {
         self.finish(reason, telemetry, trainer, peers.attempt())
     }
 
-    /// What reads the hardware while the attempt runs.
+    /// Returns the sampler of hardware while the attempt runs.
     fn sampler(&self, events: &Events, trainer: &Trainer<'_>) -> Option<Sampler> {
         let telemetry = &self.options.config.settings.telemetry;
         let gpu = match &self.device {
@@ -450,13 +450,13 @@ impl<'run> Session<'run> {
         (!telemetry.hardware_interval.is_zero()).then(|| Sampler::start(sampled))
     }
 
-    /// The step that is likely the last one: where steady steps are counted, after a short warm-up.
+    /// Returns the likely last step: if steady steps are counted, one after a short warm-up.
     fn likely_last(&self, completed_steps: u64) -> u64 {
         let wanted = self.options.steady_steps;
         wanted.map_or(self.last_step, |wanted| self.last_step.min(completed_steps + wanted + 2))
     }
 
-    /// The golden losses of this run, unless it starts with other weights.
+    /// Returns the golden losses of this run, unless it starts with other weights.
     fn golden(&self, tokens_per_step: u64) -> Outcome<Option<Golden>> {
         if self.import.is_some() {
             return Ok(None);
@@ -466,14 +466,14 @@ impl<'run> Session<'run> {
         Ok(Golden::find(self.options.config.settings.telemetry.golden.as_deref(), key)?)
     }
 
-    /// What counts steady steps, on rank 0.
+    /// Returns the count of steady steps, on rank 0.
     fn steady_watch(&self) -> Option<SteadyWatch> {
         let placement = &self.world.placement;
         let wanted = self.options.steady_steps.filter(|_| placement.rank == 0)?;
         Some(SteadyWatch::new(wanted, placement.world))
     }
 
-    /// What finds slow ranks between the steps.
+    /// Returns the detector of slow ranks between the steps.
     fn detector(&self) -> Detector {
         let telemetry = &self.options.config.settings.telemetry;
         let limits = Limits {
@@ -487,7 +487,7 @@ impl<'run> Session<'run> {
     /// Makes a trainer with the newest usable state; returns the number of its steps, `None`
     /// without a checkpoint.
     ///
-    /// A first save may have been committed on some nodes only when a rank was killed. No attempt
+    /// A first save may have been committed on only some nodes when a rank was killed. No attempt
     /// has known of a checkpoint then, so nothing is lost if the run starts again.
     fn resume<'session>(
         &'session self,
@@ -508,7 +508,7 @@ impl<'run> Session<'run> {
         Ok(None)
     }
 
-    /// The number of the attempt, from 1.
+    /// Returns the number of the attempt, from 1.
     fn number(&self) -> u32 {
         match &self.prepared {
             Prepared::Attempt { number, .. } => *number,
@@ -524,13 +524,13 @@ impl<'run> Session<'run> {
         Trainer::new(config, &self.source, &self.device, collective, injector)
     }
 
-    /// Whether there is no usable checkpoint, and no attempt has known of one.
+    /// Returns whether there is no usable checkpoint, and no attempt has known of one.
     fn may_start_again(&self, failure: &Failure) -> bool {
         matches!(self.prepared, Prepared::Attempt { committed: None, .. })
             && matches!(failure.error.downcast_ref(), Some(checkpoint::Error::NoCheckpoint { .. }))
     }
 
-    /// Collects the measurements of the attempt, also when it failed.
+    /// Collects the measurements of the attempt, also if it failed.
     fn finish(
         &self,
         reason: Outcome<StopReason>,
@@ -558,7 +558,7 @@ impl<'run> Session<'run> {
         reason
     }
 
-    /// Whether the record has room for details of each rank.
+    /// Returns whether the record has room for details of each rank.
     fn is_small(&self) -> bool {
         self.world.placement.world <= RANKS_WITH_BUCKETS_MAX
     }
@@ -622,8 +622,8 @@ impl<'run> Session<'run> {
         Ok(Some(PeriodicEvaluation { every_steps, evaluation }))
     }
 
-    /// Whether the restored steps have reached the target: an attempt that did may have ended
-    /// before it could record that. Rank 0 decides, whose steps are the losses of the run.
+    /// Returns whether the restored steps have reached the target: an attempt that did may have
+    /// ended before it could record that. Rank 0 decides, as its steps have the losses of the run.
     fn has_reached(&self, events: &Events, target: Option<TargetLoss>) -> Outcome<bool> {
         let Some(target) = target else { return Ok(false) };
         let placement = &self.world.placement;
@@ -642,9 +642,9 @@ impl<'run> Session<'run> {
         Ok(reached.is_some())
     }
 
-    /// The profile of the requested step, unless the run resumes after it. Only rank 0 prints, but
-    /// all ranks measure, so that the rates of the machine are measured under the same load as
-    /// training.
+    /// Returns the profile of the requested step, unless the run resumes after it. Only rank 0
+    /// prints, but all ranks measure, so that the rates of the machine are measured under the load
+    /// of training.
     fn profile(&self, events: &Events, completed_steps: u64) -> Option<Profile> {
         let step = self.options.profile_step?;
         if step <= completed_steps {
@@ -654,7 +654,7 @@ impl<'run> Session<'run> {
         Some(Profile::new(step, self.world.placement.rank == 0))
     }
 
-    /// Where NCCL connects several ranks.
+    /// Returns the probe of transports, if NCCL connects several ranks.
     fn transport_probe(&self, events: &Events) -> Option<TransportProbe<'_>> {
         if !matches!(self.backend, RankBackend::Nccl(_)) || self.ranks().is_alone() {
             return None;
@@ -685,7 +685,7 @@ impl<'run> Session<'run> {
         }
     }
 
-    /// `None` if nothing is to be sent, or nothing is left to do.
+    /// Returns the options of OTLP; `None` if nothing is to be sent, or no steps are left.
     fn otlp_options(&self, start: &StartClock) -> Option<OtlpOptions> {
         let config = &self.options.config;
         let Prepared::Attempt { number, run, .. } = &self.prepared else { return None };
@@ -701,7 +701,7 @@ impl<'run> Session<'run> {
         })
     }
 
-    /// `None` if nothing is left to do.
+    /// Returns the number of the attempt; `None` if no steps are left.
     fn attempt_number(&self) -> Option<u32> {
         match &self.prepared {
             Prepared::Attempt { number, .. } => Some(*number),
@@ -786,7 +786,7 @@ impl Session<'_> {
         });
     }
 
-    /// Why a run is complete before its last step.
+    /// Returns why a run is complete before its last step.
     fn why_complete(&self, reason: StopReason) -> String {
         let target = target_loss(self.options);
         match (reason, target) {
@@ -799,7 +799,7 @@ impl Session<'_> {
     }
 
     /// Reports the end of the run on rank 0. If the record cannot be written, a complete run fails;
-    /// any other end is reported as it is.
+    /// any other end is reported unchanged.
     fn report_end(
         &self,
         events: &Events,
@@ -863,17 +863,17 @@ fn end_record(events: &Events, ended: Ended, checkpointer: &Checkpointer) -> Out
     Ok(events.record(Fact::Ended(ended))?)
 }
 
-/// Whether the checkpoints have been claimed by a newer attempt.
+/// Returns whether a newer attempt has claimed the checkpoints.
 fn is_fenced(failure: &Failure) -> bool {
     matches!(failure.error.downcast_ref(), Some(checkpoint::Error::Fenced { .. }))
 }
 
-/// The device of this rank.
+/// Opens the device of this rank.
 pub(super) fn open_device(config: &Config, placement: &Placement) -> Outcome<Device> {
     if config.settings.run.device == config::Device::Cpu {
         return Ok(Device::Host);
     }
-    // A library that is missing ends the run before it has a folder.
+    // A missing library ends the run before it has a folder.
     let cudnn = config.settings.run.attention == AttentionBackend::Cudnn;
     Libraries::open(&Required { cudnn, ..Required::TRAINING })?;
     let devices = cuda::devices()?.len();

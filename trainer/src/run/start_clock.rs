@@ -1,4 +1,4 @@
-//! How long the parts of a start take, up to the end of the first step.
+//! Clock of the parts of a start, up to the end of the first step.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,12 +10,12 @@ use record::{LaunchParts, StartParts};
 
 static PROCESS_START: OnceLock<Instant> = OnceLock::new();
 
-/// Remembers when this process began. What the system did before is not known.
+/// Records when this process began. Earlier work of the system is not known.
 pub fn begin_process() {
     PROCESS_START.get_or_init(Instant::now);
 }
 
-/// A stopwatch for the parts of a start, one after the other.
+/// Stopwatch for the parts of a start, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StartClock {
     since: Instant,
@@ -23,7 +23,7 @@ pub(super) struct StartClock {
 }
 
 impl StartClock {
-    /// From the start of the process.
+    /// Starts at the beginning of the process.
     pub(super) fn new() -> Self {
         let since = *PROCESS_START.get_or_init(Instant::now);
         let launch = LaunchTimes::of_this_process();
@@ -32,12 +32,12 @@ impl StartClock {
         Self { since, parts: StartParts { launch, ..StartParts::default() } }
     }
 
-    /// From now on, as for another run in the same process.
+    /// Starts now, for another run in the same process.
     pub(super) fn again() -> Self {
         Self { since: Instant::now(), parts: StartParts::default() }
     }
 
-    /// When the start began.
+    /// Returns when the start began.
     pub(super) fn began(&self) -> SystemTime {
         SystemTime::now()
             - self.since.elapsed()
@@ -51,29 +51,29 @@ impl StartClock {
         lap.as_secs_f64()
     }
 
-    /// The ranks have found each other.
+    /// Records that the ranks have found each other.
     pub(super) fn bootstrapped(&mut self) {
         self.parts.bootstrap_seconds = self.lap();
     }
 
-    /// They are ready to restore a checkpoint.
+    /// Records that the ranks are ready to restore a checkpoint.
     pub(super) fn wired_up(&mut self) {
         self.parts.wire_up_seconds = self.lap();
     }
 
-    /// They have a state to train.
+    /// Records that the ranks have a state to train.
     pub(super) fn restored(&mut self) {
         self.parts.restore_seconds = self.lap();
     }
 
-    /// The first step is done.
+    /// Records that the first step is done, and returns all parts.
     pub(super) fn made_first_step(&mut self) -> StartParts {
         self.parts.first_step_seconds = self.lap();
         self.parts
     }
 }
 
-/// Clocks of two hosts may differ: no part is negative.
+/// Returns the parts of the launch; none is negative, although clocks of two hosts may differ.
 fn launch_parts(times: LaunchTimes, process_unix_ms: u64) -> LaunchParts {
     let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e3;
     let LaunchTimes { began_unix_ms, hosts_ready_unix_ms } = times;

@@ -1,7 +1,7 @@
-//! Requests to stop: which step is the last one, and what is reported of that at once.
+//! Requests to stop: the last step that follows from one, and the immediate report.
 //!
 //! The signal arrives while the training thread is in a step, so another thread reports it, from
-//! what the training thread has published.
+//! the state that the training thread has published.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,27 +11,27 @@ use launch::signals::{StopEffect, StopSignal};
 use telemetry::report_stop;
 use telemetry::{Events, StopRequest};
 
-/// How far the run is, for whoever reports a request to stop; clones share their state.
+/// Progress of the run, for the thread that reports a request to stop; clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct StopPoint(Arc<Mutex<Situation>>);
 
-/// What a request to stop depends on.
+/// State that the answer to a stop request depends on.
 #[derive(Debug, Clone)]
 struct Situation {
     stage: Stage,
     /// Newest committed step.
     committed_step: Option<u64>,
-    /// What the last step took without its evaluation and its saves.
+    /// Time of the last step without its evaluation and its saves.
     step_time: Option<Duration>,
-    /// How often there is an evaluation, in steps.
+    /// Steps between evaluations.
     evaluate_every: Option<u64>,
-    /// What the last evaluation took.
+    /// Time of the last evaluation.
     evaluation_time: Option<Duration>,
-    /// What the last save took until its commit.
+    /// Time of the last save until its commit.
     save_time: Option<Duration>,
-    /// How long a stop waits for copies to farther tiers, where there are any.
+    /// Time that a stop waits for copies; `None` without farther tiers.
     copy_time: Option<Duration>,
-    /// Of the run that trains.
+    /// Events of the run that trains.
     events: Option<Events>,
 }
 
@@ -45,14 +45,14 @@ enum Stage {
     Ending { last_step: u64 },
 }
 
-/// What this rank has said in the votes of a step.
+/// Vote of this rank in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Vote {
-    /// The last vote of the step is still to come.
+    /// The last vote of the step is pending.
     Open,
     /// The step is the last one.
     Stop,
-    /// The step is not the last one: a signal from now on ends the run with the next.
+    /// The step is not the last one: a signal from now on ends the run with the next step.
     Continue,
 }
 
@@ -74,15 +74,15 @@ impl StopPoint {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run starts that reports to `events`.
+    /// Starts a run that reports to `events`.
     pub(super) fn start(&self, events: &Events) {
         let mut situation = self.lock();
         let events = Some(events.clone());
         *situation = Situation { events, ..Self::new().lock().clone() };
     }
 
-    /// Steps follow, and an evaluation after every so many. `committed_step` was restored; a stop
-    /// waits `copy_time` for copies.
+    /// Begins the steps, with an evaluation every `evaluate_every`. `committed_step` was restored;
+    /// a stop waits `copy_time` for copies.
     pub(super) fn begin(
         &self,
         committed_step: Option<u64>,
@@ -95,13 +95,13 @@ impl StopPoint {
         situation.copy_time = copy_time;
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub(super) fn begin_step(&self, step: u64) {
         self.lock().stage = Stage::Step { step, began: Instant::now(), vote: Vote::Open };
     }
 
-    /// What this rank votes, by whether a stop `is_requested` now. A later request is reported as
-    /// one of the next step, unless another vote of this step `follows`.
+    /// Returns the vote of this rank, by whether a stop `is_requested` now. A later request is
+    /// reported for the next step, unless another vote of this step `follows`.
     pub(super) fn vote(&self, is_requested: impl FnOnce() -> bool, follows: bool) -> bool {
         let mut situation = self.lock();
         let is_requested = is_requested();
@@ -115,26 +115,26 @@ impl StopPoint {
         is_requested
     }
 
-    /// What a step took, and the evaluation after it.
+    /// Records the time of a step, and of the evaluation after it.
     pub(super) fn timed_step(&self, time: Duration, evaluation: Option<Duration>) {
         let mut situation = self.lock();
         situation.step_time = Some(time);
         situation.evaluation_time = evaluation.or(situation.evaluation_time);
     }
 
-    /// A save is committed, and what it took.
+    /// Records a committed save and its time.
     pub(super) fn committed(&self, step: u64, time: Option<Duration>) {
         let mut situation = self.lock();
         situation.committed_step = Some(step);
         situation.save_time = time.or(situation.save_time);
     }
 
-    /// No step follows.
+    /// Records that no step follows.
     pub(super) fn end_steps(&self, last_step: u64) {
         self.lock().stage = Stage::Ending { last_step };
     }
 
-    /// Reports a signal at once.
+    /// Reports a signal immediately.
     pub(super) fn report(&self, signal: StopSignal) {
         let situation = self.lock().clone();
         let request = situation.request(signal, Instant::now());
@@ -176,7 +176,7 @@ impl Situation {
         }
     }
 
-    /// The step after which the run ends, if that is known.
+    /// Returns the step after which the run ends, if it is known.
     fn last_step(&self) -> Option<u64> {
         match self.stage {
             Stage::Starting => None,
@@ -185,18 +185,18 @@ impl Situation {
         }
     }
 
-    /// Whether an evaluation follows a step.
+    /// Returns whether an evaluation follows a step.
     fn is_evaluated(&self, step: u64) -> bool {
         self.evaluate_every.is_some_and(|steps| step.is_multiple_of(steps))
     }
 
-    /// How long a step takes, with the evaluation after it as far as that was timed.
+    /// Returns the time of a step, with the evaluation after it if one was timed.
     fn time_of(&self, step: u64) -> Option<Duration> {
         let evaluation = self.evaluation_time.filter(|_| self.is_evaluated(step));
         Some(self.step_time? + evaluation.unwrap_or_default())
     }
 
-    /// How long the steps that are left take; `None` where no step was timed.
+    /// Returns the time of the steps that are left; `None` if no step was timed.
     fn steps_left(&self, now: Instant) -> Option<Duration> {
         match self.stage {
             Stage::Starting => None,
@@ -211,12 +211,12 @@ impl Situation {
         }
     }
 
-    /// How long the run goes on, without copies; `None` where that is not known yet.
+    /// Returns how long the run still takes, without copies; `None` if it is not known yet.
     fn expected(&self, now: Instant) -> Option<Duration> {
         Some(self.steps_left(now)? + self.save_time.unwrap_or_default())
     }
 
-    /// What the run does before it ends.
+    /// Describes what the run does before it ends.
     fn follows(&self, now: Instant) -> String {
         let what = match self.last_step() {
             None => "the run starts; it makes one step and saves it".to_owned(),
@@ -241,7 +241,7 @@ impl Situation {
         format!("{what}; {time}{copies}")
     }
 
-    /// What follows and was never timed.
+    /// Describes the parts that follow and were never timed.
     fn not_timed(&self) -> &'static str {
         let is_in_step = matches!(self.stage, Stage::Step { .. });
         let evaluates = is_in_step && self.last_step().is_some_and(|step| self.is_evaluated(step));
@@ -253,7 +253,7 @@ impl Situation {
         }
     }
 
-    /// What an end at once loses.
+    /// Describes what an immediate end loses.
     fn lost(&self) -> String {
         let first = self.committed_step.unwrap_or(0) + 1;
         let newest = match self.committed_step {
@@ -261,7 +261,7 @@ impl Situation {
             Some(step) => format!("the newest checkpoint is step {step}"),
         };
         let made = match self.stage {
-            // What it restores may not be known yet.
+            // The checkpoint that will be restored may not be known yet.
             Stage::Starting if self.committed_step.is_none() => {
                 return "no step of this attempt is lost".to_owned();
             }

@@ -1,5 +1,5 @@
-//! Work that may take any time, such as a download or copies to a slow tier. The other ranks wait
-//! for it as long as this rank answers; only one that does not is lost.
+//! Work of unbounded duration, such as a download or copies to a slow tier. The other ranks wait
+//! for it as long as this rank answers; only a rank that does not answer is lost.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use record::text::list;
 /// Interval of answers.
 const ANSWER_EVERY: Duration = Duration::from_millis(500);
 
-/// Ranks that are waited for longer are reported.
+/// Longest wait for ranks that is not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 /// Work that all ranks end together.
 pub(super) struct Together<'a> {
     pub(super) ranks: Ranks<'a>,
-    /// What completes "waits for rank 3 to".
+    /// Completion of the sentence "waits for rank 3 to".
     pub(super) purpose: &'a str,
-    /// How long a rank that is done waits for those that are not.
+    /// Time that a rank that is done waits for the others.
     pub(super) patience: Duration,
-    /// Once a rank is asked to stop, those that are done wait no longer than the timeout of
-    /// `ranks`.
+    /// Checks for a stop request: once any rank has one, ranks that are done wait no longer than
+    /// the timeout of `ranks`.
     pub(super) stop_requested: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// How far a rank is.
+/// Progress of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Working,
@@ -38,13 +38,13 @@ enum State {
     Failed(ExitCode),
 }
 
-/// What a rank answers.
+/// Answer of a rank.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Answer {
     state: State,
     is_asked_to_stop: bool,
-    /// It has waited long enough. All ranks learn that in the same round, so that none is left in
-    /// the next one.
+    /// True if the rank has waited long enough. All ranks learn that in the same round, so that
+    /// none is left in the next one.
     gives_up: bool,
 }
 
@@ -53,8 +53,8 @@ impl Together<'_> {
     /// `work` must not be.
     ///
     /// # Errors
-    /// Those of `work`, on other ranks with the same exit code. When a rank does not answer within
-    /// the timeout of the ranks, or is waited for too long.
+    /// Those of `work`, on other ranks with the same exit code, and one if a rank does not answer
+    /// within the timeout of the ranks or takes too long.
     pub(super) fn run<T>(&self, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         if self.ranks.is_alone() {
             return work();
@@ -72,7 +72,7 @@ impl Together<'_> {
         })
     }
 
-    /// Answers until all ranks are done, or one has failed or gives up.
+    /// Answers until all ranks are done, or one rank has failed or gives up.
     fn answer(&self, end: &Receiver<State>) -> Outcome<()> {
         let Self { ranks, purpose, .. } = *self;
         let started = Instant::now();
@@ -115,12 +115,12 @@ impl Together<'_> {
     }
 }
 
-/// This rank, while it waits for the others.
+/// State of this rank, while it waits for the other ranks.
 struct Waiting {
     state: State,
-    /// Since its own work has ended.
+    /// Time at which its own work ended.
     since: Option<Instant>,
-    /// Since it knows of a stop request.
+    /// Time at which it learned of a stop request.
     asked_to_stop: Option<Instant>,
 }
 
@@ -167,7 +167,7 @@ mod tests {
         Together { ranks, purpose: "read", patience, stop_requested }
     }
 
-    /// The outcomes of two ranks.
+    /// Returns the outcomes of two ranks.
     fn on_two_ranks(
         patience: Duration,
         stop_requested: &(dyn Fn() -> bool + Sync),
@@ -188,7 +188,7 @@ mod tests {
         })
     }
 
-    /// Work that takes rank 1 longer than the timeout.
+    /// Takes longer than the timeout on rank 1.
     fn slow(rank: usize) -> Outcome<usize> {
         sleep(TIMEOUT * 2 * rank as u32);
         Ok(rank)

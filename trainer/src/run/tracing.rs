@@ -1,10 +1,10 @@
-//! A trace of chosen steps, in the format of Chrome's and Perfetto's viewers: all ranks on one
+//! Trace of chosen steps, in the format of Chrome's and Perfetto's viewers: all ranks on one
 //! timeline.
 //!
 //! While steps are traced, the phase clock keeps each phase and the tallies of communication keep
 //! each bucket. Then rank 0 gathers and writes them (`telemetry::trace`). Clocks of different
-//! machines are aligned by barriers before the first of these steps: all ranks leave one at about
-//! the same time.
+//! machines are aligned by barriers before the first of these steps: all ranks leave a barrier at
+//! about the same time.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -18,21 +18,21 @@ use crate::step::Trainer;
 use crate::timing::communication::BucketSpan;
 use crate::timing::phase::PhaseSpan;
 
-/// Barriers that align the clocks; the median counts.
+/// Number of barriers that align the clocks; the median counts.
 const BARRIERS: usize = 15;
 
 /// Traces a range of steps.
 #[derive(Debug)]
 pub(crate) struct Tracing {
     steps: RangeInclusive<u64>,
-    /// While it traces.
+    /// Clock, while steps are traced.
     clock: Option<AlignedClock>,
 }
 
-/// A clock whose zero all ranks agree on.
+/// Clock with a zero that all ranks agree on.
 #[derive(Debug, Clone, Copy)]
 struct AlignedClock {
-    /// An instant of this rank.
+    /// Instant of this rank.
     epoch: Instant,
     /// Nanoseconds from the common zero to that instant.
     offset_ns: i64,
@@ -43,7 +43,7 @@ impl Tracing {
         Self { steps, clock: None }
     }
 
-    /// Before a step: starts with the first one to be traced. A collective operation then.
+    /// Prepares a step: starts with the first traced step, and is collective then.
     pub(crate) fn before(&mut self, step: u64, trainer: &mut Trainer<'_>) -> Outcome<()> {
         if self.clock.is_some() || !self.steps.contains(&step) {
             return Ok(());
@@ -53,8 +53,8 @@ impl Tracing {
         Ok(())
     }
 
-    /// After a step: writes the trace after the last one to be traced, or if training ends here.
-    /// A collective operation then. Returns why there is no file, on rank 0.
+    /// Finishes a step: writes the trace after the last traced step, or if training ends here, and
+    /// is collective then. Returns why there is no file, on rank 0.
     pub(crate) fn after(
         &mut self,
         step: u64,
@@ -122,7 +122,7 @@ impl AlignedClock {
     }
 }
 
-/// What has to be added to a rank's clock, so that it reads as rank 0's.
+/// Returns the offset to add to a rank's clock, so that it reads as rank 0's.
 fn offset_ns(of_rank_0: &[i64], own: &[i64]) -> i64 {
     let mut differences: Vec<i64> =
         of_rank_0.iter().zip(own).map(|(zero, own)| zero - own).collect();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn clocks_are_aligned_by_most_barriers() {
         let of_rank_0 = [100, 200, 300, 400, 500];
-        // 5,000 behind, and late out of one barrier.
+        // Clock 5,000 behind, and late out of one barrier.
         let own = [-4_899, -4_801, -4_700, -1_000, -4_500];
         assert_eq!(offset_ns(&of_rank_0, &own), 5_000);
         let epoch = Instant::now();

@@ -1,5 +1,5 @@
-//! What the ranks know of the transports between them: each reads NCCL's log of its own process,
-//! and all learn what the others have found.
+//! Discovery of the transports between ranks: each rank reads NCCL's log of its own process, and
+//! all ranks share their findings.
 
 use std::mem::ManuallyDrop;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::config::Config;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
-/// What one rank has found.
+/// Findings of one rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Evidence {
-    /// The rank's own ends of its connections.
+    /// Own ends of the rank's connections.
     pub(crate) ends: Vec<PairEnd>,
-    /// Why there may be more.
+    /// Reason why there may be more.
     pub(crate) gap: Option<String>,
 }
 
-/// Reads the log, after the first step: NCCL connects when an operation first needs it.
+/// Probe that reads the log after the first step: NCCL connects when an operation first needs it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TransportProbe<'run> {
     pub(super) log: &'run NcclLog,
@@ -43,26 +43,26 @@ impl TransportProbe<'_> {
     }
 }
 
-/// What came of connecting all ranks.
+/// Result of connecting all ranks.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    /// What each rank has found; nothing where one has failed.
+    /// Findings of each rank; empty if a rank has failed.
     pub(crate) evidence: Vec<Evidence>,
-    /// Why each rank could not connect, if so.
+    /// Reason why each rank could not connect, if so.
     pub(crate) failures: Vec<Option<String>>,
-    /// Whether what was opened is closed.
+    /// True if everything that was opened has been closed.
     pub(crate) is_closed: bool,
 }
 
-/// How much longer ranks wait for one that waits for NCCL.
+/// Additional time that ranks wait for a rank that waits for NCCL.
 const AFTER_NCCL: Duration = Duration::from_secs(10);
 
-/// Connects ranks as a run on CUDA devices does, with the operations of training on small buffers,
-/// and reads what NCCL has logged. A device or library that fails is no error, so that all ranks
-/// learn of it. Collective.
+/// Connects ranks in the same way as a run on CUDA devices, with the operations of training on
+/// small buffers, and reads NCCL's log. A device or library that fails is no error, so that all
+/// ranks learn of it. Collective.
 ///
 /// # Errors
-/// When a rank is lost.
+/// If a rank is lost.
 pub(crate) fn connect(
     config: &Config,
     world: &World,

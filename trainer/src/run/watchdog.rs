@@ -1,8 +1,9 @@
-//! Notices a step that does not end, and says which ranks have arrived and which have not.
+//! Watchdog for a step that does not end, which reports the ranks that have arrived and those that
+//! have not.
 //!
-//! A thread of each rank looks at where training is. When a step takes half of the deadline of
-//! collectives, it writes that to the run's folder, also for a rank that hangs itself. So when
-//! the deadline passes, the ranks that wait can name those that did not come.
+//! A thread of each rank watches the position of training. When a step takes half of the deadline
+//! of collectives, it writes the position to the run's folder, also for a rank that hangs itself.
+//! So when the deadline passes, the waiting ranks can name those that did not arrive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,15 +18,15 @@ use record::text::list;
 use record::{Anomaly, StallFile};
 use telemetry::Events;
 
-/// Looks at the progress of training until it is dropped.
+/// Watches the progress of training until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// Its end ends the thread.
+    /// Sender whose end ends the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a watchdog looks at.
+/// State that a watchdog observes.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) dir: PathBuf,
@@ -33,19 +34,19 @@ pub(super) struct Watched {
     pub(super) rank: usize,
     pub(super) hosts: Vec<String>,
     pub(super) progress: Arc<Progress>,
-    /// How long a step may take before it is said where the rank is.
+    /// Time that a step may take before the position of the rank is written.
     pub(super) patience: Duration,
     pub(super) events: Events,
 }
 
-/// The step that the last look has found.
+/// Step of the last check.
 #[derive(Debug)]
 struct Seen {
     step: u64,
     since: Instant,
-    /// Whether the rank has written where it is.
+    /// True if the rank has written its position.
     is_written: bool,
-    /// Whether rank 0 has looked at what all have written.
+    /// True if rank 0 has evaluated the positions of all ranks.
     is_warned: bool,
 }
 
@@ -55,12 +56,11 @@ impl Seen {
     }
 }
 
-/// Looks during the patience.
+/// Number of checks within the patience.
 const LOOKS: u32 = 10;
 
 impl Watchdog {
-    /// Starts to look. Without a thread a run is as good as with one, except that a hang names no
-    /// rank.
+    /// Starts to watch. A run without the thread is equally good, except that a hang names no rank.
     pub(super) fn start(watched: Watched) -> Self {
         let (end, ended) = mpsc::channel();
         let interval = watched.patience / LOOKS;
@@ -83,7 +83,7 @@ impl Drop for Watchdog {
 }
 
 impl Watched {
-    /// Compares with the last look.
+    /// Compares the position with that of the last check.
     fn look(&self, seen: &mut Seen) {
         let position = self.progress.position();
         let file = StallFile::new(&self.dir, self.attempt, self.rank);
@@ -99,7 +99,7 @@ impl Watched {
             let _ = file.write(&position); // a rank that cannot write is silent
             seen.is_written = true;
         }
-        // By then the others have written theirs.
+        // By then the other ranks have written theirs.
         if self.rank == 0 && !seen.is_warned && passed >= self.patience + self.patience / 4 {
             seen.is_warned = true;
             self.warn(position);
@@ -111,7 +111,7 @@ impl Watched {
             return; // these may take long
         }
         let whole = Stall::of(&self.dir, self.attempt, own.step, self.hosts.len());
-        // Where no rank waits for another one, the step is just long.
+        // If no rank waits for another one, the step is just long.
         let Some((rank, _)) = whole.cause() else { return };
         let step = own.step;
         let seconds = self.patience.as_secs_f64();
@@ -121,29 +121,29 @@ impl Watched {
     }
 }
 
-/// Where all ranks are in a step that does not end.
+/// Positions of all ranks in a step that does not end.
 #[derive(Debug)]
 pub(super) struct Stall {
     step: u64,
-    /// Of each rank; `None` of one that is silent.
+    /// Position of each rank; `None` if it is silent.
     positions: Vec<Option<Position>>,
 }
 
 impl Stall {
-    /// What the ranks have written about a step.
+    /// Reads the positions that the ranks have written for a step.
     pub(super) fn of(dir: &Path, attempt: u32, step: u64, world: usize) -> Self {
         let read = |rank| StallFile::new(dir, attempt, rank).read();
         let of_step = |position: &Position| position.step == step;
         Self { step, positions: (0..world).map(|rank| read(rank).filter(of_step)).collect() }
     }
 
-    /// Whether a rank has come to where it waits for the others.
+    /// Returns whether a rank has reached its wait for the other ranks.
     fn has_arrived(position: &Position) -> bool {
         position.phase == Phase::CommExposed
     }
 
-    /// The first rank that has not arrived, and where it is, if it says so; `None` unless some have
-    /// arrived and some have not.
+    /// Returns the first rank that has not arrived, and its position, if that is known; `None`
+    /// unless some ranks have arrived and some have not.
     pub(super) fn cause(&self) -> Option<(usize, Option<Position>)> {
         let arrived = self.positions.iter().flatten().any(Self::has_arrived);
         let is_missing =
@@ -152,7 +152,7 @@ impl Stall {
         arrived.then_some((missing.0, *missing.1))
     }
 
-    /// What is to blame where all ranks have arrived.
+    /// Describes the likely cause if all ranks have arrived.
     pub(super) fn text_of_network(&self, hosts: &[String]) -> Option<String> {
         let arrived = self.positions.iter().flatten().filter(|at| Self::has_arrived(at)).count();
         if arrived < self.positions.len() {
@@ -168,7 +168,7 @@ impl Stall {
         ))
     }
 
-    /// Which ranks are where.
+    /// Describes the positions of all ranks.
     pub(super) fn text(&self, hosts: &[String]) -> String {
         let name = |rank: usize| format!("{rank} ({})", hosts[rank]);
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
@@ -184,7 +184,7 @@ impl Stall {
                 None => groups.push((place, vec![name(rank)])),
             }
         }
-        // The fewest first: they are more likely the cause.
+        // The smallest groups first: they are more likely the cause.
         groups.sort_by_key(|group| group.1.len());
         let texts = groups.iter().map(|(place, ranks)| {
             let noun = if ranks.len() == 1 { "rank" } else { "ranks" };

@@ -1,4 +1,4 @@
-//! Builds a trainer from a configuration.
+//! Construction of a trainer from a configuration.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
 use telemetry::hardware::SharedAlert;
 
-/// The bucket plan of a model, and the layout padded to it.
+/// Returns the bucket plan of a model, and the layout padded to it.
 pub(crate) fn placed_layout(config: &Config, world: usize) -> (Layout, BucketPlan) {
     let tight = Layout::new(&config.workload.model);
     let lengths: Vec<usize> = tight.segments().iter().map(|s| s.range.len()).collect();
@@ -38,7 +38,7 @@ pub(crate) fn placed_layout(config: &Config, world: usize) -> (Layout, BucketPla
     (tight.with_starts(&plan.starts, plan.len), plan)
 }
 
-/// Which sequences this rank takes.
+/// Returns the plan of the sequences that this rank takes.
 pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<BatchPlan> {
     let batch = &config.workload.batch;
     Ok(BatchPlan {
@@ -51,7 +51,7 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
     })
 }
 
-/// The parts of a trainer that take memory.
+/// Parts of a trainer that take memory.
 #[derive(Debug)]
 pub(crate) struct Allocated<'world> {
     state: State<'world>,
@@ -63,17 +63,17 @@ pub(crate) struct Allocated<'world> {
     staging: Staging,
 }
 
-/// Who allocates what a rank trains with.
+/// Allocators of everything that a rank trains with.
 #[derive(Debug, Clone)]
 pub(crate) struct Allocators {
-    /// Memory of the device that computes.
+    /// Allocator of the memory of the device that computes.
     pub(crate) device: Allocator,
-    /// Memory of the host; the same where the host computes.
+    /// Allocator of the memory of the host; the same where the host computes.
     pub(crate) host: Allocator,
 }
 
 impl Allocators {
-    /// For training.
+    /// Returns the allocators for training.
     fn of(device: &Device) -> Self {
         let allocator = device.allocator();
         let host = match device {
@@ -83,7 +83,7 @@ impl Allocators {
         Self { device: allocator, host }
     }
 
-    /// For a plan.
+    /// Returns the counting allocators for a plan.
     pub(crate) fn counting(config: &Config) -> Self {
         let device = Allocator::counting();
         let host = match config.settings.run.device {
@@ -124,8 +124,8 @@ pub(crate) fn allocate<'world>(
     Ok(Allocated { state, gradients, scalars, model, batches, staging })
 }
 
-/// Staging memory for checkpoints: all that the rank saves, so that no update waits for storage.
-/// Saves that training waits for anyway need only a little.
+/// Returns the size of staging memory for checkpoints: all that the rank saves, so that no update
+/// waits for storage. Saves that training waits for anyway need only a little.
 fn staging_bytes(config: &Config, state: &State<'_>) -> u64 {
     let checkpoint = &config.settings.checkpoint;
     let saved: usize = state.shard.saved().map(|piece| piece.flat.len()).sum();
@@ -135,7 +135,7 @@ fn staging_bytes(config: &Config, state: &State<'_>) -> u64 {
     wanted.min(whole)
 }
 
-/// The engine of a rank, which computes one micro-batch at a time.
+/// Returns the engine of a rank, which computes one micro-batch at a time.
 pub(super) fn engine(
     config: &Config,
     layout: Layout,
@@ -154,12 +154,12 @@ pub(super) fn engine(
 }
 
 impl<'world> Trainer<'world> {
-    /// A trainer at step 0 with initial weights, which computes on a device; on the host in the
-    /// current rayon pool.
+    /// Creates a trainer at step 0 with initial weights, which computes on a device; on the host in
+    /// the current rayon pool.
     ///
     /// # Errors
-    /// Exit code 2 when the batch does not divide or the data is not usable; 3 when the device
-    /// fails or has too little memory.
+    /// Exit code 2 if the batch does not divide or the data is not usable; 3 if the device fails or
+    /// has too little memory.
     pub fn new(
         config: &Config,
         source: &Source,

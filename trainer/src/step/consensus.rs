@@ -1,5 +1,5 @@
-//! One small all-gather per step of what all ranks must agree on: losses, the gradient norm,
-//! non-finite values, and requests. All ranks decide from the same votes, so they decide the same.
+//! Consensus of a step: one small all-gather of losses, the gradient norm, non-finite values, and
+//! requests. All ranks decide from the same votes, so they decide alike.
 
 use models::Layout;
 use models::ops::update_norm::UpdateSquares;
@@ -12,24 +12,24 @@ use record::ExitCode;
 use record::Trigger;
 use telemetry::hardware::{ALERT_FIELDS, Alert};
 
-/// What a rank requests for the end of the step.
+/// Requests of a rank for the end of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Requests {
-    /// The tiers that a save has to get to, if one is due.
+    /// Tiers that a save must reach, if one is due.
     pub save: TierSet,
-    /// Why it is due.
+    /// Reason why a save is due.
     pub trigger: Option<Trigger>,
-    /// A stop is requested.
+    /// Requests a stop.
     pub stop: bool,
-    /// With this step enough is measured: the run is complete. Rank 0 requests it.
+    /// Requests the end of the run, as enough is measured with this step; set by rank 0.
     pub is_measured: bool,
-    /// This rank can go on with the save in flight, if there is one. Of a step's outcome: all can.
+    /// True if this rank can advance the save in flight, if any; in a step's outcome, if all can.
     pub save_is_ready: bool,
-    /// Tiers to which copies of this rank fail. Of a step's outcome: of any rank.
+    /// Tiers to which copies of this rank fail; in a step's outcome, of any rank.
     pub failing_copies: TierSet,
 }
 
-/// One rank's message.
+/// Message of one rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Vote {
     /// Sum of the local cross-entropy in nats.
@@ -40,20 +40,20 @@ pub(crate) struct Vote {
     pub(crate) squares: f64,
     /// First tensor in these parts that has a non-finite value: the sum over ranks overflowed.
     pub(crate) reduced_non_finite: Option<usize>,
-    /// Of this rank's parts of the weights that this step began with, and of the update that made
-    /// them; zeros in steps in which they are not computed.
+    /// Squares of this rank's parts of the weights that this step began with, and of the update
+    /// that produced them; zeros in steps in which they are not computed.
     pub(crate) update: UpdateSquares,
     pub(crate) requests: Requests,
-    /// What the last step whose time is known took this rank by itself.
+    /// Own time of this rank in the last step whose time is known.
     pub(crate) own_time: OwnTime,
-    /// What is alarming about its GPU.
+    /// Alarming state of its GPU.
     pub(crate) alert: Alert,
 }
 
-/// Fields before those of the own time.
+/// Number of fields before those of the own time.
 const OWN_TIME: usize = 12;
 
-/// Fields before those of the alert.
+/// Number of fields before those of the alert.
 const ALERT: usize = OWN_TIME + stragglers::FIELDS;
 
 const FIELDS: usize = ALERT + ALERT_FIELDS;
@@ -104,15 +104,15 @@ impl Vote {
     }
 }
 
-/// A rank with a non-finite value.
+/// Rank with a non-finite value.
 #[derive(Debug, PartialEq, Eq)]
 struct NonFinite {
     rank: usize,
-    /// The tensor, if it is a gradient; else it is the loss.
+    /// Tensor, if the value is a gradient; `None` if it is the loss.
     tensor: Option<usize>,
 }
 
-/// The votes of all ranks. The buffer is reused, so that a step allocates nothing.
+/// Votes of all ranks. The buffer is reused, so that a step allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Votes {
     fields: Vec<f64>,
@@ -123,7 +123,7 @@ impl Votes {
         Self { fields: vec![0.0; world * FIELDS] }
     }
 
-    /// Sends this rank's vote and receives all others.
+    /// Sends this rank's vote and receives those of all other ranks.
     pub(crate) fn exchange(
         &mut self,
         ranks: &Ranks<'_>,
@@ -135,8 +135,8 @@ impl Votes {
         Ok(())
     }
 
-    /// Fails when a loss or local gradient of any rank is not finite, or when a reduced gradient
-    /// is not, because the sum over ranks overflowed.
+    /// Fails if a loss or local gradient of any rank is not finite, or if a reduced gradient is
+    /// not, because the sum over ranks overflowed.
     pub(crate) fn require_finite(&self, layout: &Layout, step: u64) -> Outcome<()> {
         let name = |tensor: usize| layout.tensors()[tensor].name.as_str();
         if let Some(NonFinite { rank, tensor }) = self.local_non_finite() {
@@ -155,12 +155,12 @@ impl Votes {
         self.fields.chunks(FIELDS).map(Vote::decode)
     }
 
-    /// Sum of all losses, in the order of ranks.
+    /// Returns the sum of all losses, in the order of ranks.
     pub(crate) fn loss_sum(&self) -> f64 {
         self.all().map(|vote| vote.loss_sum).sum()
     }
 
-    /// First rank whose loss or local gradient is not finite.
+    /// Returns the first rank whose loss or local gradient is not finite.
     fn local_non_finite(&self) -> Option<NonFinite> {
         let find = |(rank, vote): (usize, Vote)| {
             let is_non_finite = !vote.loss_sum.is_finite() || vote.local_non_finite.is_some();
@@ -169,12 +169,13 @@ impl Votes {
         self.all().enumerate().find_map(find)
     }
 
-    /// The square of the global gradient norm: the sum of all squares, in the order of ranks.
+    /// Returns the square of the global gradient norm: the sum of all squares, in the order of
+    /// ranks.
     pub(crate) fn squares(&self) -> f64 {
         self.all().map(|vote| vote.squares).sum()
     }
 
-    /// Of all weights and of their last update: the sums over all parts, in the order of ranks.
+    /// Returns the squares of all weights and of their last update, summed in the order of ranks.
     pub(crate) fn update_squares(&self) -> UpdateSquares {
         UpdateSquares {
             weights: self.all().map(|vote| vote.update.weights).sum(),
@@ -182,27 +183,27 @@ impl Votes {
         }
     }
 
-    /// First tensor whose reduced gradient is not finite.
+    /// Returns the first tensor whose reduced gradient is not finite.
     fn reduced_non_finite(&self) -> Option<usize> {
         self.all().filter_map(|vote| vote.reduced_non_finite).min()
     }
 
-    /// Each rank's own sum of losses.
+    /// Returns each rank's own sum of losses.
     pub(crate) fn losses(&self) -> impl Iterator<Item = f64> + '_ {
         self.all().map(|vote| vote.loss_sum)
     }
 
-    /// What a step took each rank by itself.
+    /// Returns each rank's own time in a step.
     pub(crate) fn own_times(&self) -> impl Iterator<Item = OwnTime> + '_ {
         self.all().map(|vote| vote.own_time)
     }
 
-    /// What is alarming about the GPU of each rank.
+    /// Returns the alarming state of each rank's GPU.
     pub(crate) fn alerts(&self) -> impl Iterator<Item = Alert> + '_ {
         self.all().map(|vote| vote.alert)
     }
 
-    /// What any rank requests, and whether all are ready.
+    /// Returns the requests of any rank, and whether all are ready.
     pub(crate) fn requests(&self) -> Requests {
         let union = |of: fn(&Requests) -> TierSet| {
             self.all().fold(TierSet::default(), |set, vote| set.union(of(&vote.requests)))

@@ -18,25 +18,25 @@ pub(crate) struct Evaluation {
     micro_sequences: usize,
     inputs: Vec<u32>,
     targets: Vec<u32>,
-    /// Of each rank its sum of losses, and whether it requests a stop. Never freed, as the network
-    /// may still write to it after a peer was lost.
+    /// Sum of losses of each rank, and whether it requests a stop. Never freed, as the network may
+    /// still write to it after a peer was lost.
     sums: ManuallyDrop<Vec<[f64; 2]>>,
 }
 
-/// Result of an evaluation, the same on every rank.
+/// Result of an evaluation, equal on every rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Evaluated {
     /// Mean cross-entropy over all held-out tokens, in nats.
     pub(crate) loss: f64,
-    /// A rank requests a stop.
+    /// True if a rank requests a stop.
     pub(crate) stop: bool,
 }
 
 impl Evaluation {
-    /// An evaluation of `held_out` sequences, in the micro-batches of a plan.
+    /// Creates an evaluation of `held_out` sequences, in the micro-batches of a plan.
     ///
     /// # Errors
-    /// Exit code 2 when the data has too few sequences, or they do not fill whole micro-batches.
+    /// Exit code 2 if the data has too few sequences, or they do not fill whole micro-batches.
     pub(crate) fn new(source: &Source, held_out: usize, plan: &BatchPlan) -> Outcome<Self> {
         if !held_out.is_multiple_of(plan.micro_sequences) {
             let expected =
@@ -70,7 +70,7 @@ impl Trainer<'_> {
     /// so its end is a vote as well: a stop that is requested meanwhile needs no further step.
     ///
     /// # Errors
-    /// Exit code 5 when a peer is lost or late.
+    /// Exit code 5 if a peer is lost or late.
     pub(crate) fn evaluate(
         &mut self,
         evaluation: &mut Evaluation,

@@ -1,4 +1,4 @@
-//! The state of a rank while a checkpoint copies it: training goes on, but may not change it.
+//! State of a rank that a checkpoint copies: training continues, but may not change it.
 #![allow(unsafe_code)] // a thread reads what the next update, which waits for it, will write
 
 use std::io;
@@ -12,19 +12,19 @@ use device::cuda::Downloads;
 
 use super::state::StateBuffer;
 
-/// A box of a checkpoint, as a range of one of a state's buffers.
+/// Box of a checkpoint, as a range of one of a state's buffers.
 #[derive(Debug, Clone)]
 pub(crate) struct SavedRange {
     /// Position of the buffer among those of the state.
     pub(crate) buffer: usize,
-    /// Elements of it.
+    /// Range of elements in the buffer.
     pub(crate) elements: Range<usize>,
 }
 
 /// Copies of a state that is on a device.
 pub(super) type SharedDownloads = Arc<Mutex<Downloads>>;
 
-/// What a checkpoint saves of a state, which does not change while this exists.
+/// State that a checkpoint saves, which does not change while this exists.
 #[derive(Debug)]
 pub(super) struct FrozenState {
     buffers: [View<'static, f32>; 3],
@@ -33,10 +33,10 @@ pub(super) struct FrozenState {
     _gate: Gate,
 }
 
-/// As long as a clone of it exists, the state is lent.
+/// Gate of a lent state, which is lent as long as a clone of the gate exists.
 type Gate = Arc<()>;
 
-/// A state that was lent.
+/// State that was lent.
 #[derive(Debug)]
 pub(super) struct Lent {
     gate: Gate,
@@ -44,33 +44,34 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// Lends the ranges of a state. `downloads` copies one that is on a device, and has begun.
+    /// Lends the ranges of a state. `downloads`, which has begun, copies a state that is on a
+    /// device.
     pub(super) fn new(
         buffers: [StateBuffer<View<'_, f32>>; 3],
         ranges: Arc<[SavedRange]>,
         downloads: Option<SharedDownloads>,
     ) -> (Self, FrozenState) {
         let gate = Gate::default();
-        // SAFETY: only used by the frozen state, which holds the gate: `State` waits for that
+        // SAFETY: only used by the frozen state, which holds the gate: `State` waits for the gate
         // before it changes or frees its buffers.
         let buffers = buffers.map(|buffer| unsafe { buffer.elements.without_owner() });
         let frozen = FrozenState { buffers, ranges, downloads, _gate: Arc::clone(&gate) };
         (Self { gate, snapshot: None }, frozen)
     }
 
-    /// Who copies it.
+    /// Sets the snapshot that copies the state.
     pub(super) fn to(mut self, snapshot: Snapshot) -> Self {
         self.snapshot = Some(snapshot);
         self
     }
 
-    /// Waits until the state is not lent any more. After the timeout the copy is aborted, which
-    /// fails the save.
+    /// Waits until the state is no longer lent. After the timeout the copy is aborted, which fails
+    /// the save.
     pub(super) fn take_back(mut self, timeout: Duration) {
         if let Some(snapshot) = &self.snapshot {
             snapshot.wait(Instant::now() + timeout);
         }
-        // The copy has dropped its state before it told that it has ended.
+        // The copy has dropped its state before it reported its end.
         while Arc::get_mut(&mut self.gate).is_none() {
             std::thread::yield_now();
         }

@@ -24,15 +24,15 @@ use crate::timing::phase::PhaseClock;
 use record::BucketRecord;
 use record::phase::Phase;
 
-/// The flat gradients of one rank, and how they are reduced.
+/// Flat gradients of one rank, and their reduction.
 #[derive(Debug)]
 pub(crate) struct Gradients {
     flat: DeviceBuffer<f32>,
     plan: BucketPlan,
     reduction: Operation,
-    /// Whether reductions start during backward; else they start after it.
+    /// True if reductions start during backward; else they start after it.
     overlaps: bool,
-    /// The empty list of a step's handles, kept for its allocation.
+    /// Empty list of a step's handles, kept for its allocation.
     pending: Vec<Pending<'static>>,
     /// Reductions since the last [`Self::take_communication`].
     reductions: CommunicationTally,
@@ -41,7 +41,7 @@ pub(crate) struct Gradients {
 }
 
 impl Gradients {
-    /// Zeros, in memory that the backend chooses.
+    /// Allocates zeros in memory that the backend chooses.
     pub(super) fn new(
         plan: BucketPlan,
         reduction: Operation,
@@ -56,19 +56,19 @@ impl Gradients {
         Ok(Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns: 0 })
     }
 
-    /// All gradients; under a sharded optimizer only this rank's parts are reduced.
+    /// Returns all gradients; under a sharded optimizer only this rank's parts are reduced.
     pub(super) fn flat(&self) -> View<'_, f32> {
         self.flat.view()
     }
 
-    /// The same buffer, which may be used as scratch memory between steps.
+    /// Returns the flat gradients for use as scratch memory between steps.
     pub(super) fn flat_mut(&mut self) -> ViewMut<'_, f32> {
         self.flat.view_mut()
     }
 
-    /// Runs `backward`, which adds the losses of all micro-batches to the view that it is given,
-    /// reduces buckets as they become complete, and waits for those that are still in flight after
-    /// it; where a device computes, that waits.
+    /// Runs `backward`, which adds the losses of all micro-batches to its view. Reduces buckets as
+    /// they become complete, and afterwards waits for those that are still in flight; where a
+    /// device computes, the device waits.
     pub(super) fn accumulate(
         &mut self,
         step: StepContext<'_, '_>,
@@ -89,7 +89,7 @@ impl Gradients {
                 ops,
                 reduction: *reduction,
                 overlaps: *overlaps,
-                // On a single rank the reduced gradients are the local ones.
+                // On a single rank the reduced gradients are the local gradients.
                 inspects: !ranks.is_alone(),
                 remaining: flat.view_mut(),
                 started: 0,
@@ -113,28 +113,28 @@ impl Gradients {
         self.reductions.add(settled.timing, settled.wait_start);
     }
 
-    /// What each bucket's reduction adds up to.
+    /// Returns the totals of each bucket's reductions.
     pub(super) fn bucket_records(&self, world: usize) -> impl Iterator<Item = BucketRecord> {
         let record = move |totals: &BucketTotals| totals.record(self.reduction, world);
         self.reductions.buckets().map(record)
     }
 
-    /// Communication of reductions since the last call.
+    /// Returns the communication of reductions since the last call.
     pub(super) fn take_communication(&mut self) -> Communication {
         self.reductions.take()
     }
 
-    /// Keeps each reduction from now on, until they are taken.
+    /// Keeps each reduction from now on, until the trace is taken.
     pub(super) fn start_trace(&mut self) {
         self.reductions.start_trace();
     }
 
-    /// The reductions that were kept.
+    /// Returns the reductions that were kept.
     pub(super) fn take_trace(&mut self) -> Vec<BucketSpan> {
         self.reductions.take_trace()
     }
 
-    /// Nanoseconds in which the host started reductions since the last call.
+    /// Returns the nanoseconds in which the host started reductions since the last call.
     pub(super) fn take_starting_ns(&mut self) -> u64 {
         mem::take(&mut self.starting_ns)
     }
@@ -155,8 +155,8 @@ impl Gradients {
         Ok(())
     }
 
-    /// Searches this rank's parts of the reduced gradients for values that are not finite, instead
-    /// of its own gradients.
+    /// Searches this rank's parts of the reduced gradients for non-finite values, instead of its
+    /// own gradients.
     pub(super) fn inspect_parts(
         &self,
         shard: &Shard,
@@ -172,7 +172,7 @@ impl Gradients {
     }
 }
 
-/// What a step computes with.
+/// Resources of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepContext<'step, 'world> {
     pub(super) ranks: &'step Ranks<'world>,
@@ -182,7 +182,7 @@ pub(super) struct StepContext<'step, 'world> {
     pub(super) ops: &'step dyn StepOps,
 }
 
-/// The sink of one step: lends segments to the engine and complete buckets to the collective.
+/// Sink of one step: lends segments to the engine and complete buckets to the collective.
 #[derive(Debug)]
 pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     scope: &'scope Scope<'scope, 'env>,
@@ -193,7 +193,7 @@ pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     ops: &'step dyn StepOps,
     reduction: Operation,
     overlaps: bool,
-    /// Whether to search local gradients for non-finite values before they are reduced.
+    /// Searches local gradients for non-finite values before they are reduced.
     inspects: bool,
     /// Gradients of all buckets whose reduction has not started.
     remaining: ViewMut<'scope, f32>,
@@ -202,9 +202,9 @@ pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     pending: Vec<Pending<'scope>>,
     reductions: &'step mut CommunicationTally,
     starting_ns: &'step mut u64,
-    /// Only in the last micro-batch do gradients become complete.
+    /// True in the last micro-batch, the only one in which gradients become complete.
     is_last_micro_batch: bool,
-    /// Of each bucket: the first element whose local gradient is not finite.
+    /// First element of each bucket whose local gradient is not finite.
     non_finite: ViewMut<'step, u64>,
     error: Option<Failure>,
 }
@@ -215,7 +215,7 @@ impl BucketReducer<'_, '_, '_> {
         self.is_last_micro_batch = is_last;
     }
 
-    /// Offset of `remaining` in the flat buffer.
+    /// Returns the offset of `remaining` in the flat buffer.
     fn base(&self) -> usize {
         self.plan.buckets.get(self.started).map_or(self.plan.len, |bucket| bucket.range.start)
     }
@@ -241,8 +241,8 @@ impl BucketReducer<'_, '_, '_> {
         *self.starting_ns += start.elapsed().as_nanos() as u64;
     }
 
-    /// Records the first element of a complete bucket whose local gradient is not finite. After the
-    /// reduction it would not be known which rank it is from.
+    /// Records the first element of a complete bucket whose local gradient is not finite. The
+    /// reduction hides which rank it is from.
     fn inspect(&mut self, bucket: usize) {
         let range = self.plan.buckets[bucket].range.clone();
         let base = self.base();
@@ -253,13 +253,14 @@ impl BucketReducer<'_, '_, '_> {
         }
     }
 
-    /// Starts the remaining reductions and waits for all: the exposed communication. A device does
-    /// that by itself, and the vote settles its reductions.
+    /// Starts the remaining reductions and waits for all: the exposed communication. A device waits
+    /// for them by itself, and the vote settles its reductions.
     fn finish(&mut self, deadline: Instant) -> Outcome<()> {
         let backward_end = Instant::now();
         self.clock.enter(Phase::CommExposed);
         self.start_until(self.plan.buckets.len());
-        // The cause: those that were started before would only say that the backend is dead.
+        // The cause comes first: the reductions started before it only fail because the backend is
+        // dead.
         if let Some(error) = self.error.take() {
             return Err(error);
         }
@@ -306,7 +307,7 @@ impl StepSink for BucketReducer<'_, '_, '_> {
     }
 }
 
-/// An empty list of handles that reuses an allocation.
+/// Returns an empty list of handles that reuses an allocation.
 fn recycle<'new>(mut pending: Vec<Pending<'_>>) -> Vec<Pending<'new>> {
     pending.clear();
     pending.into_iter().map(|_| unreachable!("the list is empty")).collect()

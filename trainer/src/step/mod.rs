@@ -1,9 +1,8 @@
-//! One training step, the same code for one process and for thousands.
+//! Training step, the same code for one process and for thousands.
 //!
 //! `build` constructs a [`Trainer`]. Its `State` owns what training changes (weights, moments,
-//! progress), `Gradients` are computed by backward and reduced over ranks, and [`Batches`]
-//! provide tokens; `Optimizer` calculates the parameters of an update, and with `Votes` ranks
-//! agree.
+//! progress), `Gradients` are computed by backward and reduced over ranks, and [`Batches`] provide
+//! tokens; `Optimizer` calculates the parameters of an update, and with `Votes` ranks agree.
 
 mod build;
 mod consensus;
@@ -59,7 +58,7 @@ use record::BucketRecord;
 use record::phase::Phase;
 use telemetry::hardware::{Alert, SharedAlert};
 
-/// Everything one rank needs to train.
+/// State and resources of one rank that trains.
 #[derive(Debug)]
 pub struct Trainer<'world> {
     ranks: Ranks<'world>,
@@ -73,23 +72,23 @@ pub struct Trainer<'world> {
     batches: Batches,
     votes: Votes,
     clock: PhaseClock,
-    /// Counts the ops outside of the model: gradient norm and AdamW.
+    /// Meter of the ops outside of the model: gradient norm and AdamW.
     meter: Meter,
     injector: Injector,
-    /// What the last step whose time is known took this rank by itself.
+    /// Own time of this rank in the last step whose time is known.
     own_time: OwnTime,
-    /// What is alarming about this rank's GPU.
+    /// Alarming state of this rank's GPU.
     alert: Arc<SharedAlert>,
-    /// Steps between those that look at weights and updates; 0 for never.
+    /// Steps between those that measure weights and updates; 0 for never.
     health_every_steps: u64,
-    /// Whether gathers of updated weights overlap the next step's forward.
+    /// True if gathers of updated weights overlap the next step's forward.
     overlaps: bool,
-    /// Until [`Self::take_staging`].
+    /// Staging memory, until [`Self::take_staging`].
     staging: Option<Staging>,
     checkpoint_wait: Duration,
 }
 
-/// Result of one step, the same on every rank except `communication`.
+/// Result of one step, equal on every rank except for `communication`.
 #[derive(Debug, Clone, Copy)]
 pub struct StepOutcome {
     /// Mean cross-entropy over the global batch in nats per token.
@@ -98,32 +97,32 @@ pub struct StepOutcome {
     pub gradient_norm: f64,
     /// Learning rate of this step.
     pub learning_rate: f64,
-    /// Of the weights that this step began with, in steps that look at them.
+    /// Health of the weights that this step began with, in steps that measure it.
     pub(crate) health: Option<UpdateHealth>,
     /// Communication of this rank.
     pub communication: Communication,
-    /// The requests of any rank.
+    /// Requests of any rank.
     pub requests: Requests,
 }
 
-/// The result of a step, and a time.
+/// Result of a step, and a time.
 #[derive(Debug)]
 pub struct TimedStep<T> {
-    /// What the step returned.
+    /// Value that the step returned.
     pub result: T,
-    /// Its time on the host. On a device the time of the step before, unless there is none or
-    /// [`Trainer::last_step_time`] returned it.
+    /// Time of the step on the host. On a device it is the time of the step before, unless there is
+    /// none or [`Trainer::last_step_time`] returned it.
     pub time: Option<StepTime>,
 }
 
 impl Trainer<'_> {
-    /// Trains on one global batch and advances the state. `requests` are read just before the
-    /// ranks exchange their votes, so that this step heeds what arrives while gradients are
+    /// Trains on one global batch and advances the state. `requests` are read just before the ranks
+    /// exchange their votes, so that this step heeds requests that arrive while gradients are
     /// computed.
     ///
     /// # Errors
-    /// Exit code 4 before the update when a loss or gradient is not finite, naming step, rank and
-    /// tensor; 5 when a peer is lost or late.
+    /// Exit code 4 before the update if a loss or gradient is not finite, naming step, rank and
+    /// tensor; 5 if a peer is lost or late.
     pub fn step(&mut self, requests: impl FnOnce() -> Requests) -> Outcome<StepOutcome> {
         let step = self.state.progress.step;
         self.accumulate_gradients()?;
@@ -148,8 +147,8 @@ impl Trainer<'_> {
     }
 
     /// Runs forward and backward over this rank's micro-batches, and reduces gradients at the same
-    /// time. They end as the mean over the global batch; under a sharded optimizer only this rank's
-    /// parts.
+    /// time. The result is the mean over the global batch; under a sharded optimizer only this
+    /// rank's parts.
     fn accumulate_gradients(&mut self) -> Outcome<()> {
         let Self { ranks, ops, model, state, gradients, scalars, batches, clock, injector, .. } =
             self;
@@ -160,7 +159,7 @@ impl Trainer<'_> {
         gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {
-                // The host may wait for the device to have read the tokens before.
+                // The host may wait until the device has read the tokens before.
                 weights.settle()?;
                 clock.enter(Phase::Data);
                 injector.fetches();
@@ -179,7 +178,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// This rank's vote: the one point of a step where the host waits for its device.
+    /// Returns this rank's vote: the one point of a step where the host waits for its device.
     fn vote(&mut self, requests: impl FnOnce() -> Requests) -> Outcome<Vote> {
         let Self { ops, state, gradients, scalars, meter, .. } = self;
         let shard = &state.shard;
@@ -208,7 +207,7 @@ impl Trainer<'_> {
         }
         Ok(Vote {
             loss_sum: injector.loss(scalars.loss_sum()),
-            // On a single rank the reduced gradients are the local ones.
+            // On a single rank the reduced gradients are the local gradients.
             local_non_finite: if ranks.is_alone() { reduced_non_finite } else { local_non_finite },
             squares,
             reduced_non_finite,
@@ -219,22 +218,22 @@ impl Trainer<'_> {
         })
     }
 
-    /// Whether the step that is being made looks at the weights that it began with: not the first,
-    /// whose weights no update has made.
+    /// Returns whether the current step measures the weights that it began with: not the first
+    /// step, whose weights no update has made.
     fn looks_at_updates(&self) -> bool {
         let completed = self.state.progress.step;
         let every = self.health_every_steps;
         every > 0 && completed > 0 && (completed + 1).is_multiple_of(every)
     }
 
-    /// Adds up this rank's parts of the weights and of their last update, in steps that look at
-    /// them. Forward has waited for all weights, and the moments tell the update.
+    /// Adds up this rank's parts of the weights and of their last update, in steps that measure
+    /// them. Forward has waited for all weights, and the moments determine the update.
     fn add_update_squares(&mut self) -> Outcome<()> {
         if !self.looks_at_updates() {
             return Ok(());
         }
         let Self { ops, state, scalars, optimizer, meter, .. } = self;
-        // The norm of its gradients, which is forgotten, only matters to the moments.
+        // The norm of its gradients is not kept; it only matters to the moments.
         let last = optimizer.update(state.progress.step - 1, 0.0);
         meter.time(
             (Role::UpdateNorm, Kind::Whole),
@@ -243,8 +242,8 @@ impl Trainer<'_> {
         )
     }
 
-    /// Waits until the device, if one computes, has all that it waits for from other ranks: with a
-    /// deadline, unlike what then waits for the device.
+    /// Waits until the device, if one computes, has received all data from other ranks: with a
+    /// deadline, unlike later waits for the device.
     fn settle(&mut self) -> Outcome<()> {
         let Self { ranks, state, gradients, clock, .. } = self;
         let phase = clock.phase();
@@ -258,7 +257,7 @@ impl Trainer<'_> {
     }
 
     /// Updates the weights. Under a sharded optimizer the weights of other ranks are in flight when
-    /// it returns, unless overlap is off.
+    /// this returns, unless overlap is off.
     fn update(&mut self, gradient_norm: f64) -> Outcome<()> {
         if self.state.is_lent() {
             self.clock.enter(Phase::Checkpoint);
@@ -295,7 +294,7 @@ impl Trainer<'_> {
         outcome
     }
 
-    /// Times one step with everything that belongs to it, which `body` runs.
+    /// Times one step with all of its parts, which `body` runs.
     ///
     /// # Errors
     /// Those of `body`.
@@ -320,28 +319,28 @@ impl Trainer<'_> {
         Ok(TimedStep { result, time })
     }
 
-    /// The mean loss of each rank's own part of the last global batch, nats per token.
+    /// Returns the mean loss of each rank's part of the last global batch, nats per token.
     pub(crate) fn losses_of_ranks(&self) -> impl Iterator<Item = f64> + '_ {
         let tokens = self.batches.tokens_per_step() as f64 / self.ranks.world() as f64;
         self.votes.losses().map(move |sum| sum / tokens)
     }
 
-    /// What an earlier step took each rank by itself, by the last vote.
+    /// Returns each rank's own time in an earlier step, from the last vote.
     pub(crate) fn own_times_of_ranks(&self) -> impl Iterator<Item = OwnTime> + '_ {
         self.votes.own_times()
     }
 
-    /// What is alarming about the GPU of each rank, by the last vote.
+    /// Returns the alarming state of each rank's GPU, from the last vote.
     pub(crate) fn alerts_of_ranks(&self) -> impl Iterator<Item = Alert> + '_ {
         self.votes.alerts()
     }
 
-    /// Where the next votes find what is alarming about this rank's GPU.
+    /// Returns the alarming state of this rank's GPU, which the next votes read.
     pub(crate) fn alert(&self) -> &Arc<SharedAlert> {
         &self.alert
     }
 
-    /// The time of the last step, unless it was returned. Waits for the device.
+    /// Returns the time of the last step, unless it was returned. Waits for the device.
     pub fn last_step_time(&mut self) -> Option<StepTime> {
         self.clock.last_step()
     }
@@ -375,7 +374,7 @@ impl Trainer<'_> {
         Ok(filled)
     }
 
-    /// Resumes from a restored state. A collective operation.
+    /// Resumes from a restored state. Collective.
     pub(crate) fn resume_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
         self.state.all_gather_weights(&self.clock, &*self.ops)?;
@@ -383,7 +382,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The layout and all master weights, flat and in the host's memory. A collective operation,
+    /// Returns the layout and all master weights, flat and in the host's memory. Collective,
     /// between steps.
     pub(crate) fn all_weights(&mut self) -> Outcome<(&Layout, Cow<'_, [f32]>)> {
         let Self { device, ops, state, gradients, clock, .. } = self;
@@ -391,13 +390,13 @@ impl Trainer<'_> {
         Ok((layout, on_host(device, weights)?))
     }
 
-    /// Number of completed steps.
+    /// Returns the number of completed steps.
     pub(crate) fn completed_steps(&self) -> u64 {
         self.state.progress.step
     }
 
-    /// Lends what a checkpoint saves to `copy`, until that has copied it. The next update waits for
-    /// the copy.
+    /// Lends the saved state to `copy` until it has copied the state. The next update waits for the
+    /// copy.
     pub(crate) fn lend_state(
         &mut self,
         ranges: Arc<[SavedRange]>,
@@ -407,32 +406,32 @@ impl Trainer<'_> {
         self.state.lend(ranges, copy)
     }
 
-    /// How this rank's state is laid out.
+    /// Returns the layout of this rank's state.
     pub(crate) fn saved_layout(&self) -> SavedLayout<'_> {
         self.state.saved_layout()
     }
 
-    /// The memory that checkpoints are copied to.
+    /// Takes the memory that checkpoints are copied to.
     pub(crate) fn take_staging(&mut self) -> Option<Staging> {
         self.staging.take()
     }
 
-    /// Progress of training.
+    /// Returns the progress of training.
     pub(crate) fn progress(&self) -> Progress {
         self.state.progress
     }
 
-    /// The data of this rank.
+    /// Returns the data of this rank.
     pub(crate) fn batches(&self) -> &Batches {
         &self.batches
     }
 
-    /// The injector of this rank's faults.
+    /// Returns the injector of this rank's faults.
     pub(crate) fn injector(&self) -> &Injector {
         &self.injector
     }
 
-    /// The clock of the phases.
+    /// Returns the clock of the phases.
     pub(crate) fn clock(&self) -> &PhaseClock {
         &self.clock
     }
@@ -442,14 +441,14 @@ impl Trainer<'_> {
         self.clock.pause();
     }
 
-    /// Keeps what each step does from now on, until it is taken.
+    /// Keeps a trace of each step from now on, until it is taken.
     pub(crate) fn start_trace(&mut self) {
         self.clock.start_trace();
         self.gradients.start_trace();
         self.state.start_trace();
     }
 
-    /// What was kept; nothing more is.
+    /// Returns the trace, and stops tracing.
     pub(crate) fn take_trace(&mut self) -> StepTrace {
         StepTrace {
             phases: self.clock.take_trace(),
@@ -458,12 +457,12 @@ impl Trainer<'_> {
         }
     }
 
-    /// How long updates have waited for checkpoints to copy the state since the last call.
+    /// Returns how long updates have waited for checkpoints to copy the state since the last call.
     pub(crate) fn take_checkpoint_wait(&mut self) -> Duration {
         std::mem::take(&mut self.checkpoint_wait)
     }
 
-    /// What each bucket adds up to on this rank; nothing on a rank alone.
+    /// Returns the totals of each bucket on this rank; empty on a single rank.
     pub(crate) fn bucket_records(&self) -> Vec<BucketRecord> {
         let world = self.ranks.world();
         if world == 1 {
@@ -472,20 +471,20 @@ impl Trainer<'_> {
         self.gradients.bucket_records(world).chain(self.state.bucket_records()).collect()
     }
 
-    /// Communication since the last call.
+    /// Returns the communication since the last call.
     pub(crate) fn take_communication(&mut self) -> Communication {
         self.gradients.take_communication().and(self.state.take_communication())
     }
 }
 
 impl<'world> Trainer<'world> {
-    /// All ranks.
+    /// Returns all ranks.
     pub(crate) fn ranks(&self) -> Ranks<'world> {
         self.ranks
     }
 
     /// Lets `fill` replace the state that a checkpoint holds, unless it returns `None`. Call
-    /// [`resume_from`](Self::resume_from) after it.
+    /// [`resume_from`](Self::resume_from) afterwards.
     pub(crate) fn fill_state<T>(
         &mut self,
         fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<Option<T>>,

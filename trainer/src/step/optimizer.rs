@@ -1,4 +1,4 @@
-//! The optimizer: learning rate, clipping and the parameters of AdamW at each step.
+//! Optimizer: learning rate, clipping and the parameters of AdamW at each step.
 //! [`State`](super::State) applies them.
 
 use models::Layout;
@@ -12,11 +12,11 @@ use super::schedule::learning_rate;
 pub(crate) struct Optimizer {
     config: OptimizerConfig,
     schedule: ScheduleConfig,
-    /// Whether weight decay applies, by tensor.
+    /// Weight decay by tensor: true where it applies.
     decays: Vec<bool>,
 }
 
-/// The update of one step.
+/// Update of one step.
 #[derive(Debug)]
 pub(crate) struct Update<'optimizer> {
     decays: &'optimizer [bool],
@@ -25,19 +25,19 @@ pub(crate) struct Update<'optimizer> {
 }
 
 impl Optimizer {
-    /// An optimizer for the tensors of a layout.
+    /// Creates an optimizer for the tensors of a layout.
     pub(crate) fn new(config: OptimizerConfig, schedule: ScheduleConfig, layout: &Layout) -> Self {
         let decays = layout.tensors().iter().map(|tensor| tensor.decay).collect();
         Self { config, schedule, decays }
     }
 
-    /// Learning rate after `step` completed steps.
+    /// Returns the learning rate after `step` completed steps.
     pub(crate) fn learning_rate(&self, step: u64) -> f64 {
         learning_rate(&self.schedule, step)
     }
 
-    /// The update after `step` completed steps; gradients with a norm above the maximum are scaled
-    /// down to it.
+    /// Returns the update after `step` completed steps; gradients with a norm above the maximum are
+    /// scaled down to it.
     pub(crate) fn update(&self, step: u64, gradient_norm: f64) -> Update<'_> {
         let config = &self.config;
         let max = config.gradient_norm_max;
@@ -62,7 +62,7 @@ impl Optimizer {
 }
 
 impl Update<'_> {
-    /// The parameters for a tensor.
+    /// Returns the parameters for a tensor.
     pub(crate) fn of(&self, tensor: usize) -> &AdamW {
         if self.decays[tensor] { &self.with_decay } else { &self.without_decay }
     }

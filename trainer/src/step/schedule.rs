@@ -2,7 +2,7 @@
 
 use models::workload::{Decay, ScheduleConfig};
 
-/// Learning rate of a step (0-based).
+/// Returns the learning rate of a step (0-based).
 ///
 /// Warm-up rises linearly and reaches the maximum at its last step; decay reaches the minimum at
 /// the last step of the schedule.

@@ -1,4 +1,4 @@
-//! The part of the flat buffers that a rank owns.
+//! Part of the flat buffers that a rank owns.
 //!
 //! Rank r owns the r-th part of every bucket: it sums its squares for the norm, and saves it. Under
 //! a sharded optimizer a rank holds moments (and master weights, if there are working weights) only
@@ -9,7 +9,7 @@ use std::ops::Range;
 use collectives::{BucketPlan, Operation};
 use models::Layout;
 
-/// The parts of one rank.
+/// Parts of one rank.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) buckets: Vec<BucketShard>,
@@ -17,34 +17,34 @@ pub(crate) struct Shard {
     pub(crate) held: usize,
     /// Number of elements of the flat buffers.
     pub(crate) len: usize,
-    /// Whether each rank holds only the elements that it owns.
+    /// True if each rank holds only the elements that it owns.
     pub(crate) is_sharded: bool,
 }
 
-/// One bucket. Ranges are in the flat buffers.
+/// Part of one bucket. Ranges are in the flat buffers.
 #[derive(Debug)]
 pub(crate) struct BucketShard {
-    /// The whole bucket.
+    /// Range of the whole bucket.
     pub(crate) range: Range<usize>,
-    /// This rank's part.
+    /// Range of this rank's part.
     pub(crate) part: Range<usize>,
-    /// The pieces of its tensors that this rank holds.
+    /// Pieces of its tensors that this rank holds.
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// A range of elements of one tensor.
+/// Range of elements of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Index into [`Layout::tensors`].
     pub(crate) tensor: usize,
-    /// Its range in the flat buffers.
+    /// Range in the flat buffers.
     pub(crate) flat: Range<usize>,
-    /// Its range in the buffers of held elements.
+    /// Range in the buffers of held elements.
     pub(crate) held: Range<usize>,
 }
 
 impl Shard {
-    /// The shard of `rank` of `world`.
+    /// Creates the shard of `rank` of `world`.
     pub(crate) fn new(
         layout: &Layout,
         plan: &BucketPlan,
@@ -64,28 +64,28 @@ impl Shard {
         Self { buckets, held, len: plan.len, is_sharded }
     }
 
-    /// How gradients are reduced: each rank needs those of the elements that it holds.
+    /// Returns the reduction of gradients: each rank needs those of the elements that it holds.
     pub(crate) fn reduction(&self) -> Operation {
         if self.is_sharded { Operation::ReduceScatterSum } else { Operation::AllReduceSum }
     }
 
-    /// Number of elements that this rank updates, without padding.
+    /// Returns the number of elements that this rank updates, without padding.
     pub(crate) fn elements(&self) -> usize {
         self.pieces().map(|piece| piece.flat.len()).sum()
     }
 
-    /// Number of elements of this rank's parts, with padding, whether or not it holds more.
+    /// Returns the number of elements of this rank's parts, with padding, even if it holds more.
     pub(crate) fn part_elements(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.part.len()).sum()
     }
 
-    /// All pieces that are held, in order.
+    /// Returns all held pieces, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.buckets.iter().flat_map(|bucket| &bucket.pieces)
     }
 
-    /// The pieces that this rank saves: its parts, whether or not it holds more. All ranks together
-    /// have each element once.
+    /// Returns the pieces that this rank saves: its parts, even if it holds more. All ranks
+    /// together have each element once.
     pub(crate) fn saved(&self) -> impl Iterator<Item = Piece> {
         self.buckets.iter().flat_map(|bucket| {
             bucket.pieces.iter().filter_map(move |piece| piece.within(&bucket.part))
@@ -93,7 +93,7 @@ impl Shard {
     }
 }
 
-/// The pieces in a range of the flat buffers that is held from `start` on.
+/// Returns the pieces in a range of the flat buffers that is held from `start`.
 fn pieces(layout: &Layout, range: &Range<usize>, start: usize) -> Vec<Piece> {
     let whole = Piece { tensor: 0, flat: range.clone(), held: start..start + range.len() };
     let tensors = layout.tensors().iter().enumerate();
@@ -105,7 +105,7 @@ fn pieces(layout: &Layout, range: &Range<usize>, start: usize) -> Vec<Piece> {
 }
 
 impl Piece {
-    /// Its intersection with a range of the flat buffers.
+    /// Returns its intersection with a range of the flat buffers.
     fn within(&self, range: &Range<usize>) -> Option<Self> {
         let flat = self.flat.start.max(range.start)..self.flat.end.min(range.end);
         let start = self.held.start + flat.start.checked_sub(self.flat.start)?;
@@ -118,7 +118,7 @@ impl Piece {
 }
 
 impl BucketShard {
-    /// The range of a piece in the bucket.
+    /// Returns the range of a piece in the bucket.
     pub(crate) fn offsets(&self, piece: &Piece) -> Range<usize> {
         piece.flat.start - self.range.start..piece.flat.end - self.range.start
     }
@@ -130,7 +130,7 @@ mod tests {
     use crate::config::Config;
     use crate::step::placed_layout;
 
-    /// By tensor: number of ranks that have each element.
+    /// Returns for each tensor the number of ranks that have each element.
     fn owners(world: usize, is_sharded: bool, of: impl Fn(&Shard) -> Vec<Piece>) -> Vec<Vec<u8>> {
         let several = ["collectives.bucket_bytes=262144".to_owned()];
         let config = Config::load("smoke", &several).unwrap();

@@ -1,4 +1,4 @@
-//! The state of training: weights and both Adam moments in flat buffers, and the progress.
+//! State of training: weights and both Adam moments in flat buffers, and the progress.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,9 +29,9 @@ use record::BucketRecord;
 /// Prefix of the names of weights in a checkpoint.
 pub(crate) const WEIGHTS: &str = "model";
 
-/// The state of one rank. *Held* buffers are laid out by [`Shard`]: all elements, or under a
-/// sharded optimizer this rank's part of every bucket. *Flat* buffers are laid out by [`Layout`]:
-/// all elements.
+/// State of one rank. *Held* buffers are laid out by [`Shard`]: all elements, or under a sharded
+/// optimizer this rank's part of every bucket. *Flat* buffers are laid out by [`Layout`]: all
+/// elements.
 #[derive(Debug)]
 pub(crate) struct State<'world> {
     ranks: Ranks<'world>,
@@ -47,13 +47,13 @@ pub(crate) struct State<'world> {
     pub(crate) progress: Progress,
     /// Communication of gathers since the last [`Self::take_communication`].
     gathers: CommunicationTally,
-    /// While a checkpoint copies the state.
+    /// Lent state, while a checkpoint copies it.
     pub(super) lent: Option<Lent>,
-    /// Copies it from a device.
+    /// Downloads that copy the state from a device.
     downloads: Option<SharedDownloads>,
 }
 
-/// How a buffer is laid out.
+/// Layout of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Flat,
@@ -61,7 +61,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// The range of a piece.
+    /// Returns the range of a piece.
     pub(crate) fn of(self, piece: &Piece) -> Range<usize> {
         match self {
             Self::Flat => piece.flat.clone(),
@@ -70,7 +70,7 @@ impl Order {
     }
 }
 
-/// A buffer of the state that is in checkpoints.
+/// Buffer of the state that is in checkpoints.
 #[derive(Debug)]
 pub(crate) struct StateBuffer<Elements> {
     /// Prefix of the names of its tensors.
@@ -79,16 +79,16 @@ pub(crate) struct StateBuffer<Elements> {
     pub(crate) elements: Elements,
 }
 
-/// How the buffers that checkpoints hold are laid out.
+/// Layout of the buffers that checkpoints hold.
 #[derive(Debug)]
 pub(crate) struct SavedLayout<'state> {
     pub(crate) shard: &'state Shard,
     pub(crate) layout: &'state Layout,
-    /// In the order of [`State::buffers`].
+    /// Buffers in the order of [`State::buffers`].
     pub(crate) buffers: [StateBuffer<()>; 3],
 }
 
-/// The buffers of a state, to be filled, and how they are laid out.
+/// Buffers of a state to fill, and their layout.
 #[derive(Debug)]
 pub(crate) struct StateBuffersMut<'state> {
     pub(crate) shard: &'state Shard,
@@ -96,7 +96,7 @@ pub(crate) struct StateBuffersMut<'state> {
     pub(crate) buffers: [StateBuffer<&'state mut [f32]>; 3],
 }
 
-/// Progress of training. It does not all follow from the step, because the global batch may depend
+/// Progress of training. The step does not determine all of it, because the global batch may depend
 /// on the world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
@@ -118,7 +118,7 @@ impl Progress {
 }
 
 impl<'world> State<'world> {
-    /// A state of zeros.
+    /// Creates a state of zeros.
     pub(crate) fn new(
         layout: Layout,
         shard: Shard,
@@ -155,7 +155,7 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// The layout, and the weights for forward.
+    /// Returns the layout, and the weights for forward.
     pub(super) fn arriving<'step>(
         &'step mut self,
         clock: &'step PhaseClock,
@@ -164,7 +164,7 @@ impl<'world> State<'world> {
         (layout, ArrivingWeights::new(weights, gathers, clock, *ranks))
     }
 
-    /// Waits until no weights are in flight, also where a device waits for them.
+    /// Waits until no weights are in flight, including those that a device waits for.
     pub(super) fn synchronize(&mut self, clock: &PhaseClock) -> Result<(), collectives::Error> {
         let all = 0..self.weights.len();
         let (_, mut arriving) = self.arriving(clock);
@@ -177,24 +177,24 @@ impl<'world> State<'world> {
         self.gathers.add(settled.timing, settled.wait_start);
     }
 
-    /// What each bucket's gather adds up to.
+    /// Returns the totals of each bucket's gathers.
     pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
         let world = self.ranks.world();
         let record = move |totals: &BucketTotals| totals.record(Operation::AllGather, world);
         self.gathers.buckets().map(record)
     }
 
-    /// Keeps each gather from now on, until they are taken.
+    /// Keeps each gather from now on, until the trace is taken.
     pub(super) fn start_trace(&mut self) {
         self.gathers.start_trace();
     }
 
-    /// The gathers that were kept.
+    /// Returns the gathers that were kept.
     pub(super) fn take_trace(&mut self) -> Vec<BucketSpan> {
         self.gathers.take_trace()
     }
 
-    /// Communication of gathers of weights since the last call.
+    /// Returns the communication of gathers of weights since the last call.
     pub(crate) fn take_communication(&mut self) -> Communication {
         self.gathers.take()
     }
@@ -286,7 +286,7 @@ impl<'world> State<'world> {
     }
 
     /// Gathers the weights that the engine computes with, from the master weights that each rank
-    /// holds. A collective operation.
+    /// holds. Collective.
     pub(super) fn all_gather_weights(
         &mut self,
         clock: &PhaseClock,
@@ -311,8 +311,8 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// The layout and all master weights, flat; in `scratch` if no rank holds all. A collective
-    /// operation, between steps.
+    /// Returns the layout and all master weights, flat; in `scratch` if no rank holds all.
+    /// Collective, between steps.
     pub(super) fn all_weights<'a>(
         &'a mut self,
         clock: &PhaseClock,
@@ -340,7 +340,7 @@ impl<'world> State<'world> {
         }
     }
 
-    /// All weights that the engine computes with; none may be in flight.
+    /// Returns all weights that the engine computes with; none may be in flight.
     pub(crate) fn engine_weights(&self) -> Weights<'_> {
         self.weights.get(0..self.weights.len())
     }
@@ -358,7 +358,7 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// The buffers that checkpoints hold. No weights may be in flight.
+    /// Returns the buffers that checkpoints hold. No weights may be in flight.
     pub(crate) fn buffers(&self) -> [StateBuffer<View<'_, f32>>; 3] {
         let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
@@ -368,7 +368,7 @@ impl<'world> State<'world> {
         state_buffers(order, [weights, exp_avg.view(), exp_avg_sq.view()])
     }
 
-    /// How the same buffers are laid out.
+    /// Returns the layout of the buffers that checkpoints hold.
     pub(crate) fn saved_layout(&self) -> SavedLayout<'_> {
         let Self { shard, layout, weights, .. } = self;
         let order = match weights {
@@ -378,8 +378,8 @@ impl<'world> State<'world> {
         SavedLayout { shard, layout, buffers: state_buffers(order, [(); 3]) }
     }
 
-    /// Lends ranges of the same buffers to a checkpoint until it has copied them, or until the
-    /// state is to be changed. A device goes on with its work meanwhile.
+    /// Lends ranges of the saved buffers to a checkpoint until it has copied them, or until the
+    /// state is about to change. A device continues its work meanwhile.
     pub(crate) fn lend(
         &mut self,
         ranges: Arc<[SavedRange]>,
@@ -394,20 +394,20 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// Whether a checkpoint still copies the state.
+    /// Returns whether a checkpoint still copies the state.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.is_some()
     }
 
-    /// Waits until no checkpoint copies the state: so short that other ranks, which wait for this
-    /// one in a collective operation, do not give up.
+    /// Waits until no checkpoint copies the state. The wait is short enough that other ranks, which
+    /// wait for this rank in a collective operation, do not give up.
     pub(crate) fn take_back(&mut self) {
         if let Some(lent) = self.lent.take() {
             lent.take_back(self.ranks.timeout / 2);
         }
     }
 
-    /// Lets `fill` replace all of the same buffers; if it returns `None`, they stay as they were.
+    /// Lets `fill` replace all of the saved buffers; if it returns `None`, they stay unchanged.
     pub(crate) fn fill_buffers<T>(
         &mut self,
         device: &Device,
@@ -442,7 +442,7 @@ impl Drop for State<'_> {
     }
 }
 
-/// Elements in the host's memory: those of a device are copied.
+/// Returns elements in the host's memory; those of a device are copied.
 pub(super) fn on_host<'a>(device: &Device, view: View<'a, f32>) -> Outcome<Cow<'a, [f32]>> {
     if view.place() == Place::Host {
         return Ok(Cow::Borrowed(view.host()));
@@ -463,8 +463,8 @@ fn state_buffers<T>(order: Order, buffers: [T; 3]) -> [StateBuffer<T>; 3] {
     ]
 }
 
-/// BLAKE3 of all master weights in the order of their names, so that it does not depend on padding
-/// and world size. `weights` is flat.
+/// Returns BLAKE3 of all master weights in the order of their names, so that it does not depend on
+/// padding and world size. `weights` is flat.
 pub(crate) fn weights_digest(layout: &Layout, weights: &[f32]) -> blake3::Hash {
     let mut tensors: Vec<_> = layout.tensors().iter().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,18 +1,18 @@
-//! The size of the weights and of their updates.
+//! Size of the weights and of their updates.
 
 use models::ops::update_norm::UpdateSquares;
 
-/// Of the weights that a step began with, and so computed its loss with.
+/// Health of the weights that a step began with, and so computed its loss with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct UpdateHealth {
     /// Euclidean norm of all parameters.
     pub(crate) parameter_norm: f64,
-    /// Norm of the update that made them, by the norm of them.
+    /// Norm of the update that produced the parameters, relative to their norm.
     pub(crate) update_ratio: f64,
 }
 
 impl UpdateHealth {
-    /// From the sums over all parameters; `None` unless both figures are finite.
+    /// Computes the health from sums over all parameters; `None` unless both figures are finite.
     pub(crate) fn of(squares: UpdateSquares) -> Option<Self> {
         let parameter_norm = squares.weights.sqrt();
         let update_ratio = squares.update.sqrt() / parameter_norm;

@@ -17,15 +17,15 @@ use crate::timing::communication::CommunicationTally;
 use crate::timing::phase::PhaseClock;
 use record::phase::Phase;
 
-/// Master weights and working weights. A bucket in flight is neither read nor written before it has
-/// been waited for.
+/// Master weights and working weights. A bucket in flight is neither read nor written before the
+/// wait for it has returned.
 #[derive(Debug)]
 pub(crate) enum ModelWeights<'world> {
     /// The engine computes with the master weights, flat.
     F32(Incoming<'world, f32>),
     /// The engine computes with rounded weights.
     Bf16 {
-        /// The master weights rounded, flat. Not in checkpoints.
+        /// Rounded master weights, flat. Not in checkpoints.
         working: Incoming<'world, bf16>,
         /// Master weights, held.
         master: DeviceBuffer<f32>,
@@ -33,7 +33,7 @@ pub(crate) enum ModelWeights<'world> {
 }
 
 impl<'world> ModelWeights<'world> {
-    /// Zeros. Weights that are gathered are in memory that the backend chooses.
+    /// Allocates zeros. Weights that are gathered are in memory that the backend chooses.
     pub(super) fn new(
         shard: &Shard,
         compute: Compute,
@@ -51,7 +51,7 @@ impl<'world> ModelWeights<'world> {
         })
     }
 
-    /// Length of the flat weights in elements.
+    /// Returns the length of the flat weights in elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(weights) => weights.len(),
@@ -59,7 +59,7 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
-    /// Bytes of one working weight that is not the master weight itself.
+    /// Returns the bytes of one working weight that is not the master weight itself.
     pub(crate) fn working_bytes(&self) -> usize {
         match self {
             Self::F32(_) => 0,
@@ -67,7 +67,7 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
-    /// Whether any part of a range is in flight.
+    /// Returns whether any part of a range is in flight.
     pub(crate) fn is_in_flight(&self, range: &Range<usize>) -> bool {
         match self {
             Self::F32(weights) => weights.is_in_flight(range),
@@ -76,7 +76,7 @@ impl<'world> ModelWeights<'world> {
     }
 
     /// Waits for the buckets in flight that overlap a range, and reports the timing of each. Where
-    /// a device computes, that waits.
+    /// a device computes, the device waits.
     pub(crate) fn wait(
         &mut self,
         range: &Range<usize>,
@@ -89,7 +89,7 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
-    /// A range of the weights that the engine computes with.
+    /// Returns a range of the weights that the engine computes with.
     pub(crate) fn get(&self, range: Range<usize>) -> Weights<'_> {
         match self {
             Self::F32(weights) => Weights::from(weights.get(range)),
@@ -98,7 +98,7 @@ impl<'world> ModelWeights<'world> {
     }
 }
 
-/// A flat buffer, which is gathered if ranks update different parts of it.
+/// Allocates a flat buffer, which is gathered if ranks update different parts of it.
 fn gathered<'world, E: Element>(
     shard: &Shard,
     ranks: &Ranks<'world>,
@@ -112,9 +112,9 @@ fn gathered<'world, E: Element>(
     Ok(Incoming::new(ranks.collective, buffer))
 }
 
-/// Runs `update` on each bucket of the flat weights, from the last to the first, which is the order
-/// in which forward needs them. Where ranks hold different parts, it starts the all-gather of a
-/// bucket as soon as that is updated, and waits for none: the reader does.
+/// Runs `update` on each bucket of the flat weights, from the last to the first, the order in which
+/// forward needs them. Where ranks hold different parts, it starts the all-gather of a bucket as
+/// soon as the bucket is updated, and waits for none: the reader does.
 ///
 /// No gather reads a bucket that is written here. Every bucket has a segment that forward has
 /// waited for, so this rank's last gather of the bucket is complete; and then, as
@@ -136,15 +136,15 @@ pub(super) fn update_and_gather<E: Element>(
     Ok(())
 }
 
-/// The weights of one rank, which may be in flight: a segment is waited for when it is read, and no
-/// earlier. That wait is exposed communication.
+/// Weights of one rank, which may be in flight: the wait for a segment begins when it is read, and
+/// not earlier. That wait is exposed communication.
 #[derive(Debug)]
 pub(crate) struct ArrivingWeights<'step, 'world> {
     weights: &'step mut ModelWeights<'world>,
     gathers: &'step mut CommunicationTally,
     clock: &'step PhaseClock,
     ranks: Ranks<'world>,
-    /// Whether a device may wait for what was waited for here.
+    /// True if the device may still wait for weights that were waited for here.
     is_unsettled: bool,
 }
 
@@ -173,8 +173,8 @@ impl<'step, 'world> ArrivingWeights<'step, 'world> {
         Ok(())
     }
 
-    /// The host must not be ahead of a device by a whole step while a gather may hang: what it
-    /// starts then blocks it without a deadline.
+    /// Settles once no weights are in flight. The host must not be ahead of a device by a whole
+    /// step while a gather may hang: the work that it starts would block it without a deadline.
     fn settle_if_all_were_waited_for(&mut self) -> Result<(), collectives::Error> {
         let is_any_in_flight = self.weights.is_in_flight(&(0..self.weights.len()));
         if self.is_unsettled && !is_any_in_flight { self.settle() } else { Ok(()) }
@@ -221,7 +221,7 @@ mod tests {
         weights
     }
 
-    /// The other rank starts its gather some time after this one has begun to wait.
+    /// Delays the gather of the other rank until some time after this one has begun to wait.
     #[test]
     fn forward_waits_only_for_the_weights_it_reads_and_the_wait_is_exposed() {
         let group = Threads::group(2);

@@ -1,52 +1,52 @@
-//! Finds slow ranks in what steps took each rank by itself.
+//! Detector of slow ranks, by their own times in steps.
 //!
-//! In every step the own time of a rank is compared with that of the median rank, so that what
-//! slows all of them down at once does not count. A rank is called slow when it was by more than a
-//! limit in each of a few windows of steps that follow each other, and its robust z-score says
-//! each time that this is more than chance: against its own changes from step to step, which noise
-//! of a machine makes, and where there are many ranks also against how much these differ anyway.
+//! In every step the own time of a rank is compared with that of the median rank, so that a common
+//! slowdown of all ranks does not count. A rank is called slow if it was slower by more than a
+//! limit in each of a few consecutive windows of steps, and its robust z-score shows each time that
+//! this is more than chance: relative to the changes from step to step, which noise of a machine
+//! causes, and with many ranks also relative to their usual differences.
 
 use record::Straggler;
 
 use super::own_time::OwnTime;
 use record::Kind;
 
-/// When a rank is slow.
+/// Conditions for calling a rank slow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Limits {
     /// Steps of a window.
     pub(crate) window_steps: usize,
-    /// Windows in a row in which it must be slow.
+    /// Consecutive windows in which it must be slow.
     pub(crate) windows: u32,
-    /// By how much it must be slower than the median rank, as a share of that rank's own time.
+    /// Least excess over the median rank, as a share of that rank's own time.
     pub(crate) least_slower: f64,
 }
 
-/// A robust z-score that chance does not reach, also when step times are autocorrelated, which
+/// Least robust z-score: chance does not reach it, even if step times are autocorrelated, which
 /// makes a window worth fewer steps than it has.
 const Z_LEAST: f64 = 6.0;
 
-/// Ranks from which on their spread says how much ranks differ anyway.
+/// Least number of ranks whose spread shows how much ranks usually differ.
 const RANKS_WITH_SPREAD: usize = 8;
 
-/// A robust z-score among the ranks that calls one of them an outlier: 3.5, as usual.
+/// Robust z-score from which a rank is an outlier among the ranks: 3.5, as usual.
 const Z_AMONG_RANKS: f64 = 3.5;
 
-/// Standard deviations per median absolute deviation, of a normal distribution.
+/// Standard deviations per median absolute deviation, for a normal distribution.
 const DEVIATIONS_PER_MAD: f64 = 1.4826;
 
-/// What is known of a rank.
+/// State of the suspicion about a rank.
 #[derive(Debug, Clone, Copy, Default)]
 struct Suspicion {
-    /// Windows in a row in which it was slow.
+    /// Consecutive windows in which it was slow.
     windows: u32,
-    /// First step of the first one of them.
+    /// First step of the first of these windows.
     since_step: u64,
-    /// Whether it was called slow.
+    /// True if it was called slow.
     is_called: bool,
 }
 
-/// The windows of all ranks. Allocates only at the end of a window.
+/// Windows of all ranks. Allocates only at the end of a window.
 #[derive(Debug)]
 pub(crate) struct Detector {
     limits: Limits,
@@ -57,14 +57,14 @@ pub(crate) struct Detector {
     first_step: u64,
     suspicions: Vec<Suspicion>,
     scratch: Vec<f64>,
-    /// Of each step in the window: the own time of the median rank.
+    /// Own time of the median rank in each step of the window.
     medians: Vec<f64>,
-    /// Of each rank in the window: the median of its relative own time, as a logarithm.
+    /// Median of the relative own time of each rank in the window, as a logarithm.
     relative: Vec<f64>,
 }
 
 impl Detector {
-    /// For so many ranks. Without others, or windows, it finds none.
+    /// Creates a detector for so many ranks. Without other ranks, or windows, it finds none.
     pub(crate) fn new(world: usize, limits: Limits) -> Self {
         let kept = if world > 1 { world * limits.window_steps } else { 0 };
         Self {
@@ -79,8 +79,8 @@ impl Detector {
         }
     }
 
-    /// Takes a step's own times of all ranks. At the end of a window, returns ranks that are slow
-    /// since then, and those that no longer are.
+    /// Takes the own times of all ranks in a step. At the end of a window, returns ranks that are
+    /// slow since then, and those that no longer are.
     pub(crate) fn take(
         &mut self,
         step: u64,
@@ -121,7 +121,7 @@ impl Detector {
         (0..self.world).filter_map(|rank| self.judge_rank(rank)).collect()
     }
 
-    /// Fills the scratch with the logarithms of a rank's own time by that of the median rank.
+    /// Fills the scratch with the logarithms of a rank's own time relative to the median rank's.
     fn fill_relative(&mut self, rank: usize) {
         let steps = self.times.chunks(self.world).zip(&self.medians);
         self.scratch.clear();
@@ -166,26 +166,27 @@ impl Detector {
         })
     }
 
-    /// The median of a rank's relative time in standard errors, estimated from its deviations.
+    /// Returns the median of a rank's relative time in standard errors, estimated from its
+    /// deviations.
     fn z_score(&mut self, rank: usize) -> f64 {
         self.fill_relative(rank);
         let median_ratio = self.relative[rank];
         self.scratch.iter_mut().for_each(|ratio| *ratio = (*ratio - median_ratio).abs());
         let deviation = DEVIATIONS_PER_MAD * median(&mut self.scratch);
         let error = deviation / (self.limits.window_steps as f64).sqrt();
-        // Of exact times, as tests make them, any difference is certain.
+        // With exact times, as in tests, any difference is certain.
         if error > 0.0 { (median_ratio / error).min(1e6) } else { 1e6 * median_ratio.signum() }
     }
 
-    /// How far the rank is from the median rank, by how much ranks differ; `None` where there are
-    /// too few.
+    /// Returns the distance of the rank from the median rank, in units of the spread of ranks;
+    /// `None` if there are too few.
     fn z_among_ranks(&self, rank: usize) -> Option<f64> {
         let deviation = robust_deviation(&self.relative)?;
         let middle = median(&mut self.relative.clone());
         Some((self.relative[rank] - middle) / deviation.max(f64::MIN_POSITIVE))
     }
 
-    /// The kind of which the rank needs the most more than the median rank.
+    /// Returns the kind of time with the largest excess over the median rank.
     fn kind(&self, rank: usize) -> Kind {
         let mut of_ranks = vec![0.0; self.world];
         let mut added = [(Kind::Compute, 0.0); super::FIELDS];
@@ -201,8 +202,8 @@ impl Detector {
     }
 }
 
-/// How much ranks differ, as a standard deviation that outliers do not move; `None` where there are
-/// too few to say.
+/// Returns the spread of ranks, as a standard deviation that resists outliers; `None` if there are
+/// too few ranks.
 pub(super) fn robust_deviation(of_ranks: &[f64]) -> Option<f64> {
     if of_ranks.len() < RANKS_WITH_SPREAD {
         return None;
@@ -212,7 +213,8 @@ pub(super) fn robust_deviation(of_ranks: &[f64]) -> Option<f64> {
     Some(DEVIATIONS_PER_MAD * median(&mut distances))
 }
 
-/// The value of the median rank: of two ranks the lower one, so that one of them can be slow.
+/// Returns the value of the median rank: of two ranks the lower one, so that one of them can be
+/// slow.
 pub(super) fn middle(of_ranks: &mut [f64]) -> f64 {
     if of_ranks.len() == 2 { lower_median(of_ranks) } else { median(of_ranks) }
 }

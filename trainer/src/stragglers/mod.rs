@@ -1,8 +1,8 @@
-//! Which rank is slow, and at what, while a run goes on.
+//! Detection of slow ranks during a run, and of the kind of work that is slow.
 //!
-//! With the vote of each step, every rank tells the others what the step before took it by itself
-//! (`own_time.rs`), without the time in which it waited for them. From windows of these, the
-//! detector of each rank comes to the same [`record::Straggler`]s.
+//! With the vote of each step, every rank sends its own time in the step before (`own_time.rs`),
+//! without the time in which it waited for other ranks. From windows of these, the detectors of all
+//! ranks find the same [`record::Straggler`]s.
 
 mod detector;
 mod own_time;

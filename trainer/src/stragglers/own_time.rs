@@ -1,12 +1,12 @@
-//! What a step took a rank by itself.
+//! Own time of a rank in a step.
 
 use record::Kind;
 use record::phase::PhaseTimes;
 
-/// Kinds of time that ranks tell each other.
+/// Number of the kinds of time that ranks exchange.
 pub(crate) const FIELDS: usize = Kind::ALL.len();
 
-/// Seconds of a step in which a rank did not wait for others, by kind.
+/// Seconds of a step in which a rank did not wait for other ranks, by kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct OwnTime([f64; FIELDS]);
 
@@ -14,8 +14,8 @@ impl OwnTime {
     /// No time.
     pub(crate) const ZERO: Self = Self([0.0; FIELDS]);
 
-    /// Of a step with these phases, in which the host spent some time on starting communication:
-    /// that happens while it computes.
+    /// Returns the own time of a step with these phases, in which the host spent some time on
+    /// starting communication: that happens while it computes.
     pub(crate) fn of_step(phases: &PhaseTimes, starting_ns: u64) -> Self {
         let spent = |kind: Kind| -> u64 { kind.phases().iter().map(|it| phases.get(*it)).sum() };
         let mut time = Self::ZERO;
@@ -27,7 +27,7 @@ impl OwnTime {
         time
     }
 
-    /// Of a save whose files took a rank so long to write.
+    /// Returns the own time of a save whose files took a rank so long to write.
     pub(crate) fn of_save(write_ns: u64) -> Self {
         let mut time = Self::ZERO;
         time.set(Kind::Checkpoint, write_ns);
@@ -38,22 +38,22 @@ impl OwnTime {
         self.0[kind as usize] = ns as f64 / 1e9;
     }
 
-    /// Seconds of all kinds.
+    /// Returns the seconds of all kinds.
     pub(super) fn total(&self) -> f64 {
         self.0.iter().sum()
     }
 
-    /// Each kind with its seconds.
+    /// Returns each kind with its seconds.
     pub(super) fn by_kind(&self) -> impl Iterator<Item = (Kind, f64)> + '_ {
         Kind::ALL.into_iter().zip(self.0)
     }
 
-    /// As numbers, for other ranks.
+    /// Encodes the times as numbers, for other ranks.
     pub(crate) fn encode(&self) -> [f64; FIELDS] {
         self.0
     }
 
-    /// From the numbers of another rank.
+    /// Decodes the numbers of another rank.
     ///
     /// # Panics
     /// Unless there are [`FIELDS`].

@@ -1,4 +1,4 @@
-//! How often slow ranks of running jobs are found, in recorded and in synthetic step times.
+//! Tests of the detector's accuracy on running jobs, in recorded and in synthetic step times.
 
 use std::fmt::Write;
 
@@ -12,18 +12,18 @@ use record::Random;
 use record::fixtures::step_times::{OwnMs, SEEDS, SHARES, Trace, percent};
 use record::phase::{ByPhase, PhaseTimes};
 
-/// Where the step times are from.
+/// Source of the step times.
 enum Source<'a> {
     Recorded { trace: &'a Trace, ranks: usize },
     Synthetic(Job),
 }
 
-/// How many jobs.
+/// Numbers of jobs by outcome.
 #[derive(Debug, Default)]
 struct Counts {
     /// The slow rank was named, with its kind.
     right: u64,
-    /// It was named, with another kind.
+    /// The slow rank was named, with another kind.
     wrong_kind: u64,
     /// Another rank was named.
     wrong_rank: u64,
@@ -37,7 +37,7 @@ impl Source<'_> {
         }
     }
 
-    /// All that is found in a job.
+    /// Returns all stragglers found in a job.
     fn found(&self, slow: Option<Slow>, seed: u64) -> Vec<Straggler> {
         match self {
             Self::Synthetic(job) => found_by(own_times(*job, slow, seed), job.ranks),
@@ -64,7 +64,7 @@ impl Source<'_> {
 }
 
 impl Counts {
-    /// Of one job.
+    /// Counts one job.
     fn of(found: &[Straggler], slow: Option<Slow>) -> Self {
         let is_it = |it: &&Straggler| slow.is_some_and(|slow| it.rank == slow.rank);
         let is_kind = |it: &Straggler| slow.is_some_and(|slow| it.kind == slow.kind);
@@ -84,7 +84,7 @@ impl Counts {
     }
 }
 
-/// A recorded step, with what is put in.
+/// Returns a recorded step with an injected slowdown.
 fn recorded(own: OwnMs, slow: Option<Slow>) -> OwnTime {
     let added = slow.map_or(0.0, |slow| slow.share * own.total());
     let added_to = |kind| if slow.is_some_and(|slow| slow.kind == kind) { added } else { 0.0 };
@@ -98,7 +98,7 @@ fn recorded(own: OwnMs, slow: Option<Slow>) -> OwnTime {
     OwnTime::of_step(&phases, 0)
 }
 
-/// Of every machine and every slowdown. No row may name a wrong rank.
+/// Returns the table of every machine and every slowdown. No row may name a wrong rank.
 fn table() -> String {
     let quiet = Trace::quiet();
     let noisy = Trace::noisy();
@@ -127,7 +127,8 @@ fn table() -> String {
     table
 }
 
-/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace recorded::`.
+/// Compares the table. To rewrite it:
+/// `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace recorded::`.
 #[test]
 fn the_documented_table_is_what_is_found() {
     record::fixtures::step_times::assert_documented("running", &table());

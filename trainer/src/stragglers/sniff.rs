@@ -1,33 +1,33 @@
-//! The same work on every rank at the same time, after the first step: a machine that is slow at it
-//! is found before it has slowed many steps down.
+//! Comparison of ranks on equal work at the same time, after the first step: it finds a slow
+//! machine before that has slowed many steps down.
 
 use record::Sniffed;
 
 use super::detector::{middle, robust_deviation};
 use record::RankRecord;
 
-/// A rate of every rank.
+/// Rate of every rank.
 struct Rates {
     of: &'static str,
     values: Vec<f64>,
 }
 
-/// By how much a rank must be below the median rank to be an outlier, as a share: ranks that share
-/// a machine with others differ by less, mostly.
+/// Share by which a rank must be below the median rank to be an outlier: ranks that share a machine
+/// with others mostly differ by less.
 const LEAST_BELOW: f64 = 0.25;
 
-/// The same by how much the ranks differ anyway, where there are many.
+/// Standard deviations by which it must also be below the median rank, where there are many ranks.
 const DEVIATIONS_LEAST: f64 = 3.5;
 
-/// A rate that is far below the others.
+/// Rate that is far below the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Far {
     index: usize,
-    /// Of the median.
+    /// Share of the median.
     share: f64,
 }
 
-/// Rates that are far below the others; of two, the higher one counts as the median.
+/// Returns rates that are far below the others; of two, the higher one counts as the median.
 fn far_below(rates: &[f64]) -> Vec<Far> {
     let mut slowness: Vec<f64> = rates.iter().map(|rate| -rate).collect();
     let deviation = robust_deviation(&slowness);
@@ -40,7 +40,7 @@ fn far_below(rates: &[f64]) -> Vec<Far> {
     rates.iter().enumerate().filter_map(far).collect()
 }
 
-/// Ranks that are far below the others, each in words.
+/// Returns ranks that are far below the others, each with a description.
 pub(crate) fn outliers(all: &[Sniffed], ranks: &[RankRecord]) -> Vec<(usize, String)> {
     let of = |rate: fn(&Sniffed) -> f64| all.iter().map(rate).collect();
     let rates = [

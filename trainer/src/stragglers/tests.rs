@@ -1,5 +1,5 @@
-//! Slow ranks in synthetic steps, noisy as on real machines: each depends on the one before, and
-//! the machine drifts.
+//! Tests of slow ranks in synthetic steps, with the noise of real machines: each step depends on
+//! the one before, and the machine drifts.
 
 use super::*;
 use record::Random;
@@ -10,23 +10,23 @@ const SEEDS: u64 = 200;
 pub(super) const STEPS: u64 = 200;
 pub(super) const LIMITS: Limits = Limits { window_steps: 20, windows: 3, least_slower: 0.1 };
 
-/// A job on some machine.
+/// Job on some machine.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) ranks: usize,
     /// Coefficient of variation of a rank's steps, each of which depends on the one before.
     of_steps: f64,
-    /// The same of ranks, beside that of their steps.
+    /// Coefficient of variation between ranks, beside that of their steps.
     of_ranks: f64,
 }
 
-/// What is put in.
+/// Injected slowdown.
 #[derive(Clone, Copy)]
 pub(super) struct Slow {
     pub(super) rank: usize,
     pub(super) kind: Kind,
     pub(super) share: f64,
-    /// Steps in which it is slow.
+    /// First step in which it is slow.
     from: u64,
     until: u64,
 }
@@ -37,12 +37,12 @@ impl Slow {
     }
 }
 
-/// All that is found in a job.
+/// Returns all stragglers found in a job.
 fn found(job: Job, slow: Option<Slow>, seed: u64) -> Vec<Straggler> {
     found_by(own_times(job, slow, seed), job.ranks)
 }
 
-/// All that is found in the own times of each step.
+/// Returns all stragglers found in the own times of each step.
 pub(super) fn found_by(
     steps: impl IntoIterator<Item = Vec<OwnTime>>,
     ranks: usize,
@@ -52,7 +52,7 @@ pub(super) fn found_by(
     steps.flat_map(|(step, times)| detector.take(step, times.into_iter())).collect()
 }
 
-/// Of each step what it takes each rank.
+/// Returns the own time of each rank in each step.
 pub(super) fn own_times(job: Job, slow: Option<Slow>, seed: u64) -> Vec<Vec<OwnTime>> {
     let mut noise = Random(seed);
     let mut normal = || noise.normal();

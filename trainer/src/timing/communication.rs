@@ -1,4 +1,4 @@
-//! Communication of one step, and how much of it was hidden behind computation.
+//! Communication of one step, and the part of it that was hidden behind computation.
 
 use std::time::Instant;
 
@@ -10,9 +10,9 @@ use record::BucketRecord;
 pub struct Communication {
     /// Time in which at least one bucket was in flight.
     pub total_ns: u64,
-    /// The part of it that was hidden behind backward, the update of other buckets, and forward.
+    /// Part of the total that was hidden behind backward, the update of other buckets, and forward.
     pub hidden_ns: u64,
-    /// How long before the end of backward the first reduction was started; 0 if after it.
+    /// Time from the start of the first reduction to the end of backward; 0 if it started later.
     pub first_bucket_lead_ns: u64,
     /// Bytes of the buckets reduced and gathered.
     pub bytes: u64,
@@ -30,23 +30,23 @@ impl Communication {
     }
 }
 
-/// One bucket over all steps but the first ones.
+/// Totals of one bucket over all steps but the first ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BucketTotals {
-    /// Size of its buffer.
+    /// Size of the bucket's buffer.
     pub(crate) bytes: u64,
-    /// How often it was communicated.
+    /// Number of times that it was communicated.
     pub(crate) count: u64,
-    /// Time in flight, also while others were.
+    /// Time in flight, also while other buckets were.
     pub(crate) total_ns: u64,
-    /// The shortest of those times.
+    /// Shortest of those times.
     pub(crate) least_ns: u64,
-    /// The part of the total before it was waited for.
+    /// Part of the total before the wait for it.
     pub(crate) hidden_ns: u64,
 }
 
 impl BucketTotals {
-    /// Times and bandwidths of the bucket, in a world of so many ranks.
+    /// Returns times and bandwidths of the bucket, in a world of so many ranks.
     pub(crate) fn record(&self, operation: Operation, world: usize) -> BucketRecord {
         let mean_ms = self.total_ns as f64 / self.count as f64 / 1e6;
         let hidden_ms = self.hidden_ns as f64 / self.count as f64 / 1e6;
@@ -64,7 +64,7 @@ impl BucketTotals {
     }
 }
 
-/// The name of an operation in records.
+/// Returns the name of an operation in records.
 fn name(operation: Operation) -> &'static str {
     match operation {
         Operation::AllReduceSum => "all_reduce",
@@ -74,26 +74,26 @@ fn name(operation: Operation) -> &'static str {
     }
 }
 
-/// A bucket that was in flight, in a traced step.
+/// Bucket that was in flight, in a traced step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BucketSpan {
-    /// In the order in which buckets are waited for.
+    /// Index in the order in which buckets are waited for.
     pub(crate) bucket: usize,
     pub(crate) timing: Timing,
 }
 
-/// Steps in which connections are made: they say nothing about bandwidth.
+/// First steps, in which connections are made: they show nothing about bandwidth.
 const STEPS_NOT_COUNTED: u64 = 2;
 
 /// Adds up buckets as they are waited for.
 #[derive(Debug, Default)]
 pub(crate) struct CommunicationTally {
     sum: Communication,
-    /// In the order in which they are waited for, which is the same in every step.
+    /// Totals in the order in which buckets are waited for, which is the same in every step.
     buckets: Vec<BucketTotals>,
-    /// How many were waited for in this step.
+    /// Number of buckets that were waited for in this step.
     waited: usize,
-    /// Steps before this one.
+    /// Number of steps before this one.
     steps: u64,
     /// End of the last interval that was counted.
     counted_until: Option<Instant>,
@@ -102,8 +102,9 @@ pub(crate) struct CommunicationTally {
 }
 
 impl CommunicationTally {
-    /// Adds one bucket, in the order in which they were started. The time before `wait_start`, when
-    /// the wait for it began, was hidden. Where buckets overlap in time, the overlap counts once.
+    /// Adds one bucket, in the order in which buckets were started. The time before `wait_start`,
+    /// when the wait for it began, was hidden. Where buckets overlap in time, the overlap counts
+    /// once.
     pub(crate) fn add(&mut self, timing: Timing, wait_start: Instant) {
         if self.counted_until.is_none() {
             let lead = wait_start.saturating_duration_since(timing.started);
@@ -154,17 +155,17 @@ impl CommunicationTally {
         std::mem::take(&mut self.sum)
     }
 
-    /// Keeps every bucket from now on, until they are taken.
+    /// Keeps every bucket from now on, until the trace is taken.
     pub(crate) fn start_trace(&mut self) {
         self.trace = Some(Vec::new());
     }
 
-    /// The buckets that were kept; no more are.
+    /// Returns the buckets that were kept, and stops tracing.
     pub(crate) fn take_trace(&mut self) -> Vec<BucketSpan> {
         self.trace.take().unwrap_or_default()
     }
 
-    /// Every bucket that was communicated after the first steps.
+    /// Returns every bucket that was communicated after the first steps.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = &BucketTotals> {
         self.buckets.iter().filter(|bucket| bucket.count > 0)
     }

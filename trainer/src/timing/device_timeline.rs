@@ -1,7 +1,7 @@
-//! The phases of a step as its device passes them: work is started long before it is done, so the
-//! host's clock at the start says nothing about its time.
+//! Timeline of the phases of a step on its device: work is started long before it is done, so the
+//! host's clock at the start does not show its time.
 //!
-//! Nothing waits for the device to be timed. The time of a step is read when the next one ends,
+//! Nothing waits for the device to be timed. The time of a step is read at the end of the next one,
 //! which has waited for the device in its vote.
 
 use std::collections::VecDeque;
@@ -12,36 +12,36 @@ use device::cuda::{Cuda, Error, Event};
 use super::phase::StepTime;
 use record::phase::{Phase, PhaseTimes};
 
-/// How long the time of the last step is waited for. A device that is stuck must not keep a failed
-/// run from its end.
+/// Timeout of the wait for the time of the last step. A stuck device must not keep a failed run
+/// from its end.
 const LAST_STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The points on the stream that computes where phases begin.
+/// Points on the compute stream where phases begin.
 #[derive(Debug)]
 pub(super) struct DeviceTimeline {
     device: Cuda,
-    /// From the start of the oldest step that was not read.
+    /// Marks from the start of the oldest step that was not read.
     marks: VecDeque<Mark>,
-    /// Events that were read, to be recorded again.
+    /// Events that were read, and can be recorded again.
     spare: Vec<Event>,
-    /// The last finished step, until it is read.
+    /// Last finished step, until it is read.
     finished: Option<FinishedStep>,
 }
 
-/// A point on the stream.
+/// Point on the stream.
 #[derive(Debug)]
 struct Mark {
     event: Event,
-    /// The phase that begins here; `None` where a pause does, whose time is in no step.
+    /// Phase that begins here; `None` for a pause, whose time is in no step.
     begins: Option<Phase>,
 }
 
-/// A step whose end was marked.
+/// Step whose end was marked.
 #[derive(Debug)]
 struct FinishedStep {
     /// Index of the mark at its end, where the next step begins.
     end: Option<usize>,
-    /// Its time on the host, for a device that fails before it can be read.
+    /// Time of the step on the host, for a device that fails before it can be read.
     host: StepTime,
 }
 
@@ -51,15 +51,15 @@ impl DeviceTimeline {
         Self { device: device.clone(), marks, spare: Vec::new(), finished: None }
     }
 
-    /// A phase, or a pause, begins behind all work that was started so far.
+    /// Begins a phase, or a pause, behind all work that was started so far.
     pub(super) fn enter(&mut self, phase: Option<Phase>) {
         if self.marks.back().is_none_or(|mark| mark.begins != phase) {
             self.mark(phase);
         }
     }
 
-    /// Returns the index of the new mark. `None` is an error of the work before it, which whoever
-    /// reads its results is told.
+    /// Marks a point and returns its index; `None` after an error of the work before it, which
+    /// readers of its results receive.
     fn mark(&mut self, begins: Option<Phase>) -> Option<usize> {
         let event = self.record().ok()?;
         self.marks.push_back(Mark { event, begins });
@@ -73,7 +73,7 @@ impl DeviceTimeline {
     }
 
     /// Ends a step, whose time on the host is `host`, and returns that of the step before unless it
-    /// was read. That step's device time is complete: this one has waited for the device.
+    /// was read. That step's device time is complete: this step has waited for the device.
     pub(super) fn finish(&mut self, host: StepTime) -> Option<StepTime> {
         let before = self.read_finished();
         let end = self.mark(Some(Phase::Other));
@@ -81,7 +81,7 @@ impl DeviceTimeline {
         before
     }
 
-    /// The time of the last finished step, unless it was read. Waits for the device.
+    /// Returns the time of the last finished step, unless it was read. Waits for the device.
     pub(super) fn last(&mut self) -> Option<StepTime> {
         let end = self.finished.as_ref()?.end;
         let deadline = Instant::now() + LAST_STEP_TIMEOUT;
@@ -105,12 +105,12 @@ impl DeviceTimeline {
         Some(StepTime { phases, wall_ns: phases.wall_ns() })
     }
 
-    /// The next step begins at the mark of this index.
+    /// Drops the marks before an index, at which the next step begins.
     fn forget_until(&mut self, end: usize) {
         self.spare.extend(self.marks.drain(..end).map(|mark| mark.event));
     }
 
-    /// Time in each phase from the first mark to that of this index.
+    /// Returns the time in each phase from the first mark to that of this index.
     fn phases_until(&self, end: usize) -> Result<PhaseTimes, Error> {
         let mut times = PhaseTimes::default();
         for index in 0..end {
@@ -134,11 +134,11 @@ mod cuda_tests {
         PhaseClock::on(&Device::Cuda(Cuda::open(0).unwrap()))
     }
 
-    /// How long a phase lasts: much longer than a device is behind its host on a busy machine.
+    /// Duration of a phase: much longer than the lag of a device on a busy machine.
     const PHASE: Duration = Duration::from_millis(50);
     const LEAST_NS: u64 = 10_000_000;
 
-    /// A step of one phase.
+    /// Runs a step of one phase.
     fn step(clock: &mut PhaseClock, phase: Phase) -> Option<StepTime> {
         clock.start_step();
         clock.enter(phase);

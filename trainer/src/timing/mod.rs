@@ -1,4 +1,4 @@
-//! Measures time: phases of a step, communication, profiles of one step, and the rates of the
+//! Measurement of time: phases of a step, communication, profiles of one step, and the rates of the
 //! machine.
 
 pub mod communication;

@@ -1,4 +1,4 @@
-//! Divides the time of a step into phases: every instant belongs to exactly one.
+//! Division of a step's time into phases: every instant belongs to exactly one.
 
 use record::phase::{Phase, PhaseTimes};
 use std::cell::{Cell, RefCell};
@@ -10,7 +10,7 @@ use device::Device;
 use super::device_timeline::DeviceTimeline;
 use super::progress::Progress;
 
-/// The time of one step.
+/// Time of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepTime {
     /// Nanoseconds in each phase.
@@ -20,7 +20,7 @@ pub struct StepTime {
     pub wall_ns: u64,
 }
 
-/// A stopwatch that is always in exactly one phase, so that phases add up to wall time.
+/// Stopwatch that is always in exactly one phase, so that phases add up to wall time.
 ///
 /// Steps follow each other without gaps: the time between [`finish_step`](Self::finish_step) and
 /// the next [`start_step`](Self::start_step) is `other` of the next step, except after
@@ -35,16 +35,16 @@ pub struct PhaseClock {
     step_since: Instant,
     /// Nanoseconds in each phase since the last step was finished, by the order of [`Phase::ALL`].
     spent_ns: Cell<[u64; Phase::ALL.len()]>,
-    /// False before the first step and in a pause, when no time is counted.
+    /// True if time is counted: false before the first step and in a pause.
     running: bool,
-    /// Where a device other than the host computes: what it says of the phases.
+    /// Phases on the device, where a device other than the host computes.
     device: Option<RefCell<DeviceTimeline>>,
     progress: Arc<Progress>,
     /// Every phase, while steps are traced.
     trace: RefCell<Option<Vec<PhaseSpan>>>,
 }
 
-/// Time in a phase, in a traced step; on a device what the host does meanwhile.
+/// Time in a phase, in a traced step; with a device, that of the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PhaseSpan {
     pub(crate) step: u64,
@@ -60,7 +60,7 @@ impl Default for PhaseClock {
 }
 
 impl PhaseClock {
-    /// A clock that starts with the first step.
+    /// Creates a clock that starts with the first step.
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -75,8 +75,8 @@ impl PhaseClock {
         }
     }
 
-    /// The same for steps that a device computes: the device's time counts, and is known when it
-    /// has come to the end of the step.
+    /// Creates a clock for the steps of a device. The time of a CUDA device counts, and is known
+    /// once the device has reached the end of the step.
     pub(crate) fn on(device: &Device) -> Self {
         let timeline = match device {
             Device::Host => None,
@@ -123,17 +123,17 @@ impl PhaseClock {
         self.enter_at(phase, Instant::now());
     }
 
-    /// Where the rank is, for other threads.
+    /// Returns the progress of the rank, for other threads.
     pub(crate) fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// The current phase.
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         self.phase.get()
     }
 
-    /// Ends the step. Returns its times on the host, and on a device those of the step before,
+    /// Ends the step. Returns its times on the host, or with a device those of the step before,
     /// unless there is none or they were returned: nothing waits for the device.
     pub fn finish_step(&mut self) -> Option<StepTime> {
         let host = self.finish_at(Instant::now());
@@ -143,7 +143,7 @@ impl PhaseClock {
         }
     }
 
-    /// The times of the last step, unless they were returned. Waits for the device.
+    /// Returns the times of the last step, unless they were returned. Waits for the device.
     pub fn last_step(&mut self) -> Option<StepTime> {
         self.device.as_mut()?.get_mut().last()
     }
@@ -156,7 +156,7 @@ impl PhaseClock {
             spent_ns[self.phase.get() as usize] += passed.as_nanos() as u64;
             self.spent_ns.set(spent_ns);
             self.trace_until(now);
-            // Never goes back: each nanosecond is counted once.
+            // Never decreases: each nanosecond is counted once.
             self.since.set(since.max(now));
             self.on_device(|device| device.enter(Some(phase)));
         }
@@ -164,12 +164,12 @@ impl PhaseClock {
         self.progress.enter(phase);
     }
 
-    /// Keeps every phase from now on, until they are taken.
+    /// Keeps every phase from now on, until the trace is taken.
     pub(crate) fn start_trace(&mut self) {
         self.trace = RefCell::new(Some(Vec::new()));
     }
 
-    /// The phases that were kept; no more are.
+    /// Returns the phases that were kept, and stops tracing.
     pub(crate) fn take_trace(&mut self) -> Vec<PhaseSpan> {
         self.trace.take().unwrap_or_default()
     }

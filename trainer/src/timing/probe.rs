@@ -1,5 +1,5 @@
-//! Measures what this rank's cores can do during the run: the matmul rate, which is the denominator
-//! of `mfu_measured`, and for a profile the memory bandwidth.
+//! Probes of this rank's cores during the run: the matmul rate, which is the denominator of
+//! `mfu_measured`, and for a profile the memory bandwidth.
 //!
 //! Other load on the cores during a probe lowers the rate, and so overstates the utilisation.
 //! Therefore the rate is the best of several shapes, including the workload's largest product, at
@@ -22,19 +22,19 @@ const MOMENTS: u64 = 4;
 pub(crate) struct MatmulProbe {
     compute: Compute,
     shapes: Vec<Shape>,
-    /// How long to measure at all moments together; zero disables the measurement.
+    /// Time of the measurements at all moments together; zero disables them.
     budget: Duration,
     best_flops_per_second: Option<f64>,
 }
 
 impl MatmulProbe {
-    /// A probe of the products of a workload.
+    /// Creates a probe of the products of a workload.
     pub(crate) fn new(workload: &Workload, budget: Duration) -> Self {
         let shapes = probe_shapes(&workload.model, workload.batch.micro_batch());
         Self { compute: workload.precision.compute, shapes, budget, best_flops_per_second: None }
     }
 
-    /// Whether to measure after this step of an attempt from step `first` to `last`.
+    /// Returns whether to measure after this step of an attempt from step `first` to `last`.
     pub(crate) fn is_due(&self, step: u64, first: u64, last: u64) -> bool {
         let moment = |index| first + (last - first) * index / (MOMENTS - 1);
         !self.budget.is_zero() && (0..MOMENTS).any(|index| moment(index) == step)
@@ -45,7 +45,7 @@ impl MatmulProbe {
         self.measure(self.budget / MOMENTS as u32);
     }
 
-    /// Memory allocated for measuring with `threads` threads.
+    /// Returns the memory allocated for measuring with `threads` threads.
     pub(crate) fn planned_bytes(&self, threads: usize) -> u64 {
         let allocator = Allocator::counting();
         self.products(threads, &allocator);
@@ -81,7 +81,7 @@ impl MatmulProbe {
         self.best_flops_per_second = Some(best);
     }
 
-    /// The best rate so far in FLOP/s.
+    /// Returns the best rate so far in FLOP/s.
     pub(crate) fn flops_per_second(&self) -> Option<f64> {
         self.best_flops_per_second
     }
@@ -92,14 +92,14 @@ const TRIAD_ELEMENTS: usize = 16 << 20;
 /// Elements per task of a thread.
 const CHUNK_ELEMENTS: usize = 1 << 16;
 
-/// Memory allocated by [`memory_bytes_per_second`].
+/// Returns the memory allocated by [`memory_bytes_per_second`].
 pub(crate) fn triad_bytes(local_world: usize) -> u64 {
     (3 * (TRIAD_ELEMENTS / local_world) * size_of::<f32>()) as u64
 }
 
-/// Memory bandwidth by STREAM's triad, a = b + s c: two reads and one write per element, over
-/// arrays that do not fit into caches. The best of at least three passes within `budget`, after a
-/// warm-up.
+/// Measures memory bandwidth by STREAM's triad, a = b + s c: two reads and one write per element,
+/// over arrays that do not fit into caches. Returns the best of at least three passes within
+/// `budget`, after a warm-up.
 ///
 /// Each of a machine's `local_world` ranks processes its share of the arrays at the same time.
 pub(crate) fn memory_bytes_per_second(local_world: usize, budget: Duration) -> f64 {
@@ -120,7 +120,7 @@ pub(crate) fn memory_bytes_per_second(local_world: usize, budget: Duration) -> f
     (3 * elements * size_of::<f32>()) as f64 / seconds
 }
 
-/// The shortest of several calls, after a warm-up.
+/// Returns the shortest time of several calls, after a warm-up.
 fn best_seconds(budget: Duration, once: &mut dyn FnMut() -> f64) -> f64 {
     once();
     let end = Instant::now() + budget;

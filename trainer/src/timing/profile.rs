@@ -1,5 +1,5 @@
-//! `--profile-step N`: the time of each op of one step, and its rate relative to the measured rates
-//! of cores and memory.
+//! Profile of `--profile-step N`: the time of each op of one step, and its rate relative to the
+//! measured rates of cores and memory.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use models::meter::{Count, Kind, Op, Role};
 
 use super::probe::{self, MatmulProbe};
 
-/// How long each rate is measured, if the run has not measured it yet.
+/// Time for measuring each rate, if the run has not measured it yet.
 const PROBE: Duration = Duration::from_millis(250);
 
-/// Memory that a rank allocates for a profile, between two steps: the larger of the two probes,
-/// which run one after the other.
+/// Returns the memory that a rank allocates for a profile, between two steps: that of the larger of
+/// the two probes, which run one after the other.
 pub(crate) fn planned_bytes(
     step: Option<u64>,
     matmul: &MatmulProbe,
@@ -54,7 +54,7 @@ pub(crate) struct StepProfile {
 }
 
 impl StepProfile {
-    /// Runs the step and measures how long it takes.
+    /// Runs the step and measures its time.
     pub(crate) fn time<T>(&mut self, tokens: u64, step: impl FnOnce() -> T) -> T {
         self.tokens = tokens;
         let start = Instant::now();
@@ -69,22 +69,22 @@ impl StepProfile {
     }
 }
 
-/// The profile of the requested step.
+/// Profile of the requested step.
 #[derive(Debug)]
 pub(crate) struct Profile {
     step: u64,
-    /// True on one rank only.
+    /// True if this rank prints it: on one rank only.
     is_printed: bool,
     pub(crate) measured: StepProfile,
 }
 
 impl Profile {
-    /// A profile of this step.
+    /// Creates a profile of this step.
     pub(crate) fn new(step: u64, is_printed: bool) -> Self {
         Self { step, is_printed, measured: StepProfile::default() }
     }
 
-    /// Whether this step is to be profiled.
+    /// Returns whether to profile this step.
     pub(crate) fn is_of(&self, step: u64) -> bool {
         self.step == step
     }

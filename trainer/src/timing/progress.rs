@@ -1,4 +1,4 @@
-//! Where a rank is in its step, for a thread that looks while it hangs.
+//! Position of a rank in its step, for a thread that checks whether it hangs.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use record::Position;
 
 use record::phase::Phase;
 
-/// What the training thread does now. It only stores; nothing waits.
+/// Current activity of the training thread. Updates only store; nothing waits.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     step: AtomicU64,
@@ -16,24 +16,24 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A step begins, counted from 1.
+    /// Begins a step, counted from 1.
     pub(crate) fn begin(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
         self.waits_for(0, 0);
     }
 
-    /// The rank enters a phase.
+    /// Enters a phase.
     pub(super) fn enter(&self, phase: Phase) {
         self.phase.store(phase as u32, Ordering::Relaxed);
     }
 
-    /// It waits for the reduction of a bucket, from 1; for none with 0.
+    /// Records the bucket, from 1, whose reduction the rank waits for; 0 for none.
     pub(crate) fn waits_for(&self, bucket: usize, buckets: usize) {
         self.bucket.store(bucket as u32, Ordering::Relaxed);
         self.buckets.store(buckets as u32, Ordering::Relaxed);
     }
 
-    /// Where the rank is; while it goes on, parts of this may be of another moment.
+    /// Returns the position of the rank; while it moves, parts may be of different moments.
     pub(crate) fn position(&self) -> Position {
         let phase = self.phase.load(Ordering::Relaxed) as usize;
         Position {

@@ -3,7 +3,7 @@
 use super::communication::BucketSpan;
 use super::phase::PhaseSpan;
 
-/// What a trainer has kept of the traced steps.
+/// Trace of steps, as kept by a trainer.
 #[derive(Debug, Default)]
 pub(crate) struct StepTrace {
     pub(crate) phases: Vec<PhaseSpan>,

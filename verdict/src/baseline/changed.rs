@@ -1,5 +1,5 @@
-//! Machines that have changed: a run has no baseline, and its workload has records of the same
-//! hosts as machines of another type, or of more ranks on them.
+//! Detection of changed machines: a run has no baseline, but its workload has records of the same
+//! hosts as machines of another type, or with more ranks on them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ use crate::error::Error;
 use record::{JobRecord, RankRecord, Record};
 
 impl Baselines {
-    /// How a host of this run differs from what it was when the same workload ran on it, on as many
-    /// ranks or more, and was kept under another key, before anything was under this one. `None` if
-    /// no such record shares a host, and once what is under this key was promoted.
+    /// Describes how a host of this run differs from its state when the same workload ran on it, on
+    /// at least as many ranks, and was kept under another key, before anything was kept under this
+    /// one. `None` if no such record shares a host, and once the records of this key were promoted.
     ///
     /// # Errors
     /// When records cannot be read.
@@ -42,7 +42,7 @@ impl Baselines {
     }
 }
 
-/// The oldest record of each machine. If any record of a machine is older than another run, it is.
+/// Selects the oldest record of each machine: it is older than a run if any of its records is.
 pub(super) fn first_of_machines<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
     let mut records: Vec<_> = records.collect();
     records.sort_by_key(|record| record.started_unix_ms());
@@ -55,7 +55,7 @@ pub(super) fn first_of_machines<'a>(records: impl Iterator<Item = &'a Record>) -
     records.into_iter().filter(shows_another).collect()
 }
 
-/// How the hosts that both ran on have changed.
+/// Describes the change of the hosts that both ran on.
 fn changed(kept: &Kept, new: &Record) -> Option<String> {
     let text = match kept.record.ranks.len().cmp(&new.ranks.len()) {
         Ordering::Less => None,
@@ -65,8 +65,8 @@ fn changed(kept: &Kept, new: &Record) -> Option<String> {
     Some(format!("{} (by {})", text?, kept.path.display()))
 }
 
-/// Where ranks of the earlier run are missing, unless another benchmark asks for as many as there
-/// are.
+/// Describes where ranks of the earlier run are missing, unless the runs are of different benchmark
+/// jobs.
 fn fewer_ranks(kept: &Record, new: &Record) -> Option<String> {
     let is_other_job = |(kept, new): (&JobRecord, &JobRecord)| kept.id != new.id;
     if kept.job.as_ref().zip(new.job.as_ref()).is_some_and(is_other_job) {
@@ -84,14 +84,14 @@ fn fewer_ranks(kept: &Record, new: &Record) -> Option<String> {
     Some(format!("{machine} had {}, has {is}: a GPU or a host lost?", count(was, "rank")))
 }
 
-/// How many ranks each machine has.
+/// Counts the ranks of each machine.
 fn ranks_of_machines(record: &Record) -> BTreeMap<&str, usize> {
     let mut found = BTreeMap::new();
     record.ranks.iter().for_each(|rank| *found.entry(machine_of(rank)).or_default() += 1);
     found
 }
 
-/// How the first host that both ran on, with as many ranks, has changed.
+/// Describes the change of the first host that both ran on, with as many ranks.
 fn another_machine(kept: &Record, new: &Record) -> Option<String> {
     let before = first_ranks(kept);
     let now = first_ranks(new);
@@ -105,7 +105,7 @@ fn another_machine(kept: &Record, new: &Record) -> Option<String> {
         let (was, is) = (was.threads, is.threads);
         changes.push(format!("had {was} threads per rank, has {is}: SMT, cpuset, quota?"));
     }
-    // Which processor a host has is known of that of rank 0.
+    // The record has only the CPU model of rank 0's host.
     let first = |record: &Record| record.ranks.first().map_or("", machine_of).to_owned();
     let cpu = |record: &Record| record.environment.machine.cpu_model.clone().unwrap_or_default();
     let (first_was, first_is) = (first(kept), first(new));
@@ -127,7 +127,7 @@ fn another_machine(kept: &Record, new: &Record) -> Option<String> {
     Some(format!("{machine} {changes}"))
 }
 
-/// The first rank on each machine.
+/// Finds the first rank on each machine.
 fn first_ranks(record: &Record) -> BTreeMap<&str, &RankRecord> {
     let mut found = BTreeMap::new();
     for rank in &record.ranks {
@@ -136,7 +136,7 @@ fn first_ranks(record: &Record) -> BTreeMap<&str, &RankRecord> {
     found
 }
 
-/// The name of its node where that is known, or its host.
+/// Returns the node's name if known, or else the host's.
 pub fn machine_of(rank: &RankRecord) -> &str {
     rank.node.as_deref().unwrap_or(&rank.host)
 }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(changed(&of_night(4)), "", "promoted");
     }
 
-    /// A gate compares with copies of the newest nights, which all came after the larger world.
+    /// A gate compares with copies of the newest nights, all of which followed the larger world.
     #[test]
     fn copies_know_since_when_there_is_a_baseline() {
         let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());

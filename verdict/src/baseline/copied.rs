@@ -1,4 +1,4 @@
-//! Baselines that are copies of some records of another store.
+//! Baselines that are copies of records of another store.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use crate::error::Error;
 use record::limits::LIST_BYTES_MAX;
 use record::{Record, seal};
 
-/// The file beside copied records.
+/// File with the origin of copied records.
 pub(super) const COPIED: &str = "COPIED.json";
 
-/// The file that says that there is one.
+/// Marker that a `COPIED.json` must exist.
 const ARE_COPIES: &str = "ARE_COPIES";
 
 /// Origin of copied records.
@@ -21,21 +21,21 @@ const ARE_COPIES: &str = "ARE_COPIES";
 pub(super) struct Copied {
     /// Folder or prefix of the original records.
     pub(super) from: String,
-    /// Start of the oldest comparable run there, which may not be among the copies; `None` without
-    /// one.
+    /// Start of the oldest comparable run there, which may not be among the copies; `None` if there
+    /// is none.
     pub(super) since_unix_ms: Option<u64>,
     /// Names of the copies that are the baseline.
     pub(super) records: BTreeSet<String>,
-    /// Names of those that only show what each machine was.
+    /// Names of the copies that only show the earlier state of each machine.
     pub(super) oldest_of_machines: BTreeSet<String>,
     digest: Option<String>,
 }
 
 impl Baselines {
-    /// Keeps copies of the newest records of a baseline of another store as the one of this key:
-    /// what is added, promoted or removed there later does not change it. Beside them it keeps the
-    /// oldest record of each machine, which shows whether that has changed. `kept` are all of the
-    /// original.
+    /// Keeps copies of the newest records of another store's baseline as the baseline of this key,
+    /// which later additions, promotions and removals there do not change. It also keeps the oldest
+    /// record of each machine, which shows whether the machine has changed. `kept` are all original
+    /// records.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -62,7 +62,7 @@ impl Baselines {
         };
         copied.digest = Some(seal::digest(&copied));
         let bytes = pretty(&copied);
-        // First, so that copies of which some are missing are never taken for all.
+        // The origin is written first, so that incomplete copies are never taken for complete.
         self.place.replace(&format!("{key}/{ARE_COPIES}"), b"see COPIED.json\n")?;
         self.place.replace(&format!("{key}/{COPIED}"), &bytes)?;
         for record in promoted.iter().chain(&oldest_of_machines) {
@@ -74,7 +74,7 @@ impl Baselines {
         Ok(())
     }
 
-    /// Origin of the records of a key; `None` where they are no copies.
+    /// Reads the origin of the records of a key; `None` if they are not copies.
     ///
     /// # Errors
     /// When it cannot be read, or was changed.
@@ -100,7 +100,7 @@ impl Baselines {
         Ok(Some(copied))
     }
 
-    /// Start of the first run of a key that others can be compared with, by all its records.
+    /// Finds the start of the first comparable run of a key, by all its records.
     ///
     /// # Errors
     /// When the origin of copies cannot be read.

@@ -1,4 +1,4 @@
-//! A store in a folder, for tests of this crate and of those above it.
+//! Store in a folder, for tests of this crate and of its dependents.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! What runs must have in common to be compared without being asked: workload, world size and
-//! machine type.
+//! Properties that runs must share to be compared by default: workload, world size and machine
+//! type.
 
 use std::fmt;
 
 use record::Record;
 
-/// A workload on a number of machines of a type; its text is a folder.
+/// A workload on a number of machines of one type; its text is a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     workload: String,
@@ -13,12 +13,12 @@ pub struct Key {
 }
 
 impl Key {
-    /// Of folders.
+    /// Builds a key from its folders.
     pub(super) fn new(workload: &str, machine: &str) -> Self {
         Self { workload: workload.to_owned(), machine: machine.to_owned() }
     }
 
-    /// Of a record.
+    /// Returns the key of a record.
     pub fn of(record: &Record) -> Self {
         let gpu = record.ranks.first().and_then(|rank| rank.device.as_ref());
         let cpu = record.environment.machine.cpu_model.as_deref();
@@ -35,7 +35,7 @@ impl Key {
 }
 
 impl Key {
-    /// Whether the other one is of the same workload on another machine.
+    /// Returns whether the other key is of the same workload on another machine.
     pub(super) fn is_other_machine_of(&self, other: &Self) -> bool {
         self.workload == other.workload && self.machine != other.machine
     }
@@ -51,7 +51,7 @@ fn folder_name(text: &str) -> String {
     text.chars().map(safe).collect()
 }
 
-/// What is safe in names of files, and in keys of object stores.
+/// Replaces a character that is unsafe in file names or keys of object stores.
 pub(super) fn safe(character: char) -> char {
     let is_safe = character.is_ascii_alphanumeric() || "-._".contains(character);
     if is_safe { character } else { '-' }

@@ -1,9 +1,9 @@
-//! A store of records: a folder or a prefix of an object store, in which runs of each workload,
-//! world size and machine type are kept, and some of them are what new runs are compared with.
+//! A store of records: a folder or a prefix of an object store, which keeps runs of each workload,
+//! world size and machine type. Some of them are the baseline of new runs.
 //!
-//! `WORKLOAD-ID/RANKSxMACHINE/STARTED-RUN.json` is a record, and `PROMOTED.json` beside them names
-//! those that are the baseline; without it all are. `COPIED.json` says where copies are from, and
-//! which of them only show what a machine was.
+//! `WORKLOAD-ID/RANKSxMACHINE/STARTED-RUN.json` is a record, and `PROMOTED.json` beside the records
+//! names those that are the baseline; without it all are. `COPIED.json` names the origin of copies,
+//! and those that only show the earlier state of a machine.
 
 mod changed;
 mod copied;
@@ -31,13 +31,13 @@ use crate::error::Error;
 use record::limits::{LIST_BYTES_MAX, RECORD_BYTES_MAX};
 use record::{AtPath, Record, seal};
 
-/// The file that says what a folder is.
+/// Marker file of a store.
 const MARKER: &str = "BASELINES";
 
-/// The file that names the records of a baseline.
+/// File with the names of a baseline's records.
 const PROMOTED: &str = "PROMOTED.json";
 
-/// The file that says that there is one: without it, all records would be the baseline.
+/// Marker that a `PROMOTED.json` must exist: without it, all records would be the baseline.
 const LISTED: &str = "LISTED";
 
 const REPROMOTE: &str = "`yardstick baseline promote` makes it anew";
@@ -48,47 +48,47 @@ pub struct Baselines {
     place: Opened,
 }
 
-/// A record on file.
+/// A stored record.
 #[derive(Debug, Clone)]
 pub struct Kept {
     /// Path or URL of its file.
     pub path: PathBuf,
     /// The record.
     pub record: Record,
-    /// Whether it belongs to the baseline: a run that failed, or into which faults were injected,
-    /// never does.
+    /// True if the record belongs to the baseline: a run that failed, or into which faults were
+    /// injected, never does.
     pub is_promoted: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Promoted {
     records: BTreeSet<String>,
-    /// Of the names; files of older versions have none.
+    /// Digest of the names; files of older versions have none.
     #[serde(default)]
     digest: Option<String>,
 }
 
 impl Baselines {
-    /// The store at a path or URL; nothing is touched.
+    /// Returns the store at a path or URL, without any access to it.
     ///
     /// # Errors
-    /// When the URL is not one of an object store that can be used.
+    /// When the URL is not that of a usable object store.
     pub fn at(open: OpenStorage, address: &str) -> Result<Self, Error> {
         Ok(Self { place: Opened::at(open, address)? })
     }
 
-    /// The store at a path or URL, if there is one.
+    /// Opens the store at a path or URL, if there is one.
     ///
     /// # Errors
-    /// When that cannot be found out.
+    /// When that cannot be determined.
     pub fn open(open: OpenStorage, address: &Path) -> Result<Option<Self>, Error> {
         let Some(text) = address.to_str() else { return Ok(None) };
         let store = Self::at(open, text)?;
         Ok(store.place.exists(MARKER)?.then_some(store))
     }
 
-    /// Keeps a record; it does not belong to a baseline before it is promoted, unless nothing was.
-    /// Returns where it is.
+    /// Adds a record and returns its path. It does not belong to a baseline before it is promoted,
+    /// unless none was promoted.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -110,7 +110,7 @@ impl Baselines {
         Ok(())
     }
 
-    /// Whether the baseline of a key was chosen; else it is all records.
+    /// Returns whether the baseline of a key was promoted; otherwise it is all records.
     ///
     /// # Errors
     /// When the list cannot be read.
@@ -118,7 +118,7 @@ impl Baselines {
         Ok(self.promoted(key)?.is_some())
     }
 
-    /// What there is, in the order of names.
+    /// Lists the keys in the order of their names.
     ///
     /// # Errors
     /// When the store cannot be listed.
@@ -136,10 +136,10 @@ impl Baselines {
         Ok(entries.filter(|entry| entry.is_folder).map(|entry| entry.name).collect())
     }
 
-    /// All records of a key, in the order in which their runs started.
+    /// Reads all records of a key, in the order in which their runs started.
     ///
     /// # Errors
-    /// When one cannot be read, or one that was promoted or copied is gone.
+    /// When a record cannot be read, or one that was promoted or copied is gone.
     pub fn records(&self, key: &Key) -> Result<Vec<Kept>, Error> {
         let promoted: Option<BTreeSet<String>> = self.promoted(key)?.map(|it| it.records);
         let copied = self.copied(key)?;
@@ -170,7 +170,7 @@ impl Baselines {
         Ok(kept)
     }
 
-    /// The same where one that cannot be read is not the end.
+    /// Reads all records of a key, with an error for each unreadable record.
     ///
     /// # Errors
     /// When they cannot be listed.
@@ -216,13 +216,13 @@ impl Baselines {
         Ok(Some(promoted))
     }
 
-    /// Makes the newest comparable runs of a key its baseline, and returns how many those are;
-    /// without any the baseline stays.
+    /// Makes the newest comparable runs of a key its baseline, and returns their number; if there
+    /// are none, the baseline stays.
     ///
     /// # Errors
-    /// When they cannot be read, or the list of them cannot be written.
+    /// When they cannot be read, or their list cannot be written.
     pub fn promote(&self, key: &Key, newest: usize) -> Result<usize, Error> {
-        // What was promoted before may be gone.
+        // Promoted records may be gone.
         let kept: Result<Vec<Record>, Error> =
             self.read_each(key)?.into_iter().map(|(_, record)| record).collect();
         let kept = kept?;
@@ -243,7 +243,7 @@ impl Baselines {
     }
 }
 
-/// Sorts as runs started; two runs at the same millisecond differ in their losses or their hosts.
+/// Names files in the order of starts; two runs at the same millisecond differ in losses or hosts.
 fn file_name(record: &Record) -> String {
     let started = record.started_unix_ms();
     let pid = record.ranks.first().map_or(0, |rank| rank.pid);
@@ -251,7 +251,7 @@ fn file_name(record: &Record) -> String {
     format!("{started:013}-{host}-{pid}.json")
 }
 
-/// The content of a list in a store.
+/// Parses a list of a store.
 fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &str) -> Result<T, Error> {
     serde_json::from_slice(bytes).map_err(|error| {
         Error::damaged_store(format!("{}: expected {expected}: {error}", path.display()))

@@ -1,4 +1,4 @@
-//! Where a store of records is: a folder or a prefix of an object store, which the caller opens.
+//! Storage of records: a folder or a prefix of an object store, which the caller opens.
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 
-/// Why files of a store cannot be read or written.
+/// Error of reading or writing files of a store.
 pub type StorageError = Box<dyn StdError + Send + Sync>;
 
-/// Opens the folder or the prefix at a path or URL, and touches nothing.
+/// Opens the folder or the prefix at a path or URL, without any access to it.
 pub type OpenStorage = fn(&str) -> Result<Box<dyn Storage>, StorageError>;
 
 /// A name in a folder of a store.
@@ -17,13 +17,13 @@ pub type OpenStorage = fn(&str) -> Result<Box<dyn Storage>, StorageError>;
 pub struct Entry {
     /// The name, without the folder.
     pub name: String,
-    /// Whether more names are below it.
+    /// True if more names are below it.
     pub is_folder: bool,
 }
 
 /// Files of a store, by names with `/` between folders.
 pub trait Storage: Debug + Send + Sync {
-    /// Names in a folder, sorted; none where it does not exist.
+    /// Lists the names in a folder, sorted; none if the folder does not exist.
     ///
     /// # Errors
     /// When it cannot be listed.
@@ -35,7 +35,7 @@ pub trait Storage: Debug + Send + Sync {
     /// When that cannot be found out.
     fn exists(&self, name: &str) -> Result<bool, StorageError>;
 
-    /// The content of a file.
+    /// Reads a file.
     ///
     /// # Errors
     /// When it cannot be read, or has more than `bytes_max`.
@@ -47,11 +47,11 @@ pub trait Storage: Debug + Send + Sync {
     /// When it cannot be written.
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Path or URL of a file, for people.
+    /// Returns the path or URL of a file, for people.
     fn path(&self, name: &str) -> PathBuf;
 }
 
-/// A storage whose errors are those of this crate.
+/// Storage with the error type of this crate.
 #[derive(Debug)]
 pub(super) struct Opened(Box<dyn Storage>);
 

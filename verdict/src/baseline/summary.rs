@@ -1,31 +1,31 @@
-//! What the records of a baseline say together: how fast, and how much runs differ.
+//! Summary of a baseline's records: speed, and deviation between runs.
 
 use serde::Serialize;
 
 use super::Kept;
 use crate::compare::deviations;
 
-/// The records of a key.
+/// Summary of the records of a key.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     /// Workload, world size and machine type.
     pub key: String,
-    /// How many there are.
+    /// Number of records.
     pub records: usize,
-    /// How many of them are the baseline; the figures are of those.
+    /// Number of records in the baseline, which the figures are of.
     pub promoted: usize,
-    /// In how many sessions, at least an hour apart, those were made.
+    /// Number of sessions of these runs, at least an hour apart.
     pub sessions: usize,
-    /// Mean over them.
+    /// Mean rate of these runs.
     pub tokens_per_second: f64,
     /// Relative standard deviation of runs within a session; `null` without several in one.
     pub deviation_of_runs: Option<f64>,
-    /// The same of the means of sessions; `null` with fewer than two.
+    /// Relative standard deviation of the means of sessions; `null` with fewer than two.
     pub deviation_of_sessions: Option<f64>,
 }
 
 impl Summary {
-    /// Of all records of a key; `None` without any in the baseline.
+    /// Summarizes all records of a key; `None` without any in the baseline.
     pub fn of(key: String, kept: &[Kept]) -> Option<Self> {
         let promoted: Vec<_> = kept.iter().filter(|kept| kept.is_promoted).cloned().collect();
         let found =

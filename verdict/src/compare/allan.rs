@@ -1,10 +1,9 @@
-//! How much the pace of a run wanders within it: the least that may be assumed of what differs
-//! between runs.
+//! Drift of the pace within a run, a lower bound of the deviation that is assumed between runs.
 
 use super::estimate::mean;
 use record::{Record, StepBlock};
 
-/// Parts of a run whose means are compared with their neighbours.
+/// Number of parts of a run whose means are compared with their neighbours.
 const PARTS: usize = 4;
 
 /// Relative Allan deviation of a run's step times at a quarter of its measured steps: the root of
@@ -19,7 +18,7 @@ pub(super) fn deviation(record: &Record) -> Option<f64> {
     let mut parts: [Part; PARTS] = Default::default();
     let mut before = 0;
     for block in blocks {
-        // By where its middle is, so that none is cut.
+        // Assigned by the middle of the block, so that no block is split.
         let middle = 2 * before + block.steps;
         let part = (middle as usize * PARTS / (2 * total as usize)).min(PARTS - 1);
         parts[part].steps += block.steps;
@@ -32,7 +31,7 @@ pub(super) fn deviation(record: &Record) -> Option<f64> {
     Some((0.5 * mean(&squares)).sqrt())
 }
 
-/// Those of the last attempt that has steps, after its warm-up.
+/// Returns the blocks of the last attempt that has steps, after its warm-up.
 fn measured_blocks(record: &Record) -> &[StepBlock] {
     let Some(steps) = &record.steps else { return &[] };
     let Some(last) = steps.series.last() else { return &[] };

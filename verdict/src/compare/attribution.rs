@@ -1,4 +1,4 @@
-//! What makes up the difference of step times: which phases, and which ranks.
+//! Attribution of the difference of step times to phases and ranks.
 
 use std::collections::BTreeSet;
 
@@ -13,18 +13,18 @@ use record::Record;
 use record::hardware::HardwareSummary;
 use record::phase::Phase;
 
-/// The difference of the mean step time, and its parts.
+/// Difference of the mean step time, and its parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Attribution {
     /// Milliseconds by which a step takes longer than on the base's side.
     pub step_ms: f64,
-    /// The phases, those that add the most first; they add up to `step_ms`.
+    /// Phases, the largest part first; they add up to `step_ms`.
     pub phases: Vec<PhasePart>,
-    /// Ranks that have become slower than the others, the slowest first.
+    /// Ranks that have become slower than the other ranks, the slowest first.
     pub ranks: Vec<RankPart>,
 }
 
-/// What a phase adds.
+/// Part of a phase.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhasePart {
     pub phase: Phase,
@@ -32,26 +32,27 @@ pub struct PhasePart {
     pub added_ms: f64,
 }
 
-/// What a rank needs longer for its own part of a step, without waiting for others.
+/// Additional time of a rank's own part of a step, without waiting for other ranks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankPart {
     pub rank: usize,
-    /// Where it is now.
+    /// Host of the rank on this side.
     pub host: String,
     pub kind: Kind,
     /// Milliseconds per step.
     pub added_ms: f64,
-    /// What the median rank needs longer.
+    /// Additional milliseconds of the median rank.
     pub others_added_ms: f64,
-    /// Why the clocks of its GPU were held down on this side, if they were.
+    /// Reasons for which the clocks of its GPU were held down on this side.
     pub held_down: Vec<String>,
 }
 
-/// How often a rank may be named that has not become slower, over all ranks.
+/// Probability of naming a rank that has not become slower, over all ranks.
 const WRONG_RANK_RATE: f64 = 0.01;
 
 impl Attribution {
-    /// Ranks are named whose own time has grown by the threshold, relative to the others.
+    /// Attributes the difference to phases, and to ranks whose relative own time grew by the
+    /// threshold.
     pub(super) fn of(base: &Side, new: &Side, design: &Design<'_>, threshold: f64) -> Option<Self> {
         let step_ms = average(new, mean_step_ms)? - average(base, mean_step_ms)?;
         let of_step = Phase::ALL.into_iter().filter(|phase| !OUTSIDE_OF_STEPS.contains(phase));
@@ -71,7 +72,7 @@ impl Attribution {
     }
 }
 
-/// Not part of the step time.
+/// Phases that are not part of the step time.
 const OUTSIDE_OF_STEPS: [Phase; 2] = [Phase::Checkpoint, Phase::Eval];
 
 fn average(side: &Side, of: impl Fn(&Record) -> Option<f64>) -> Option<f64> {
@@ -79,8 +80,8 @@ fn average(side: &Side, of: impl Fn(&Record) -> Option<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| mean(&values))
 }
 
-/// Ranks whose own time has grown, relative to that of the median rank of the same run: what slows
-/// all of them down at once does not count.
+/// Finds ranks whose own time has grown, relative to the median rank of the same run: a slowdown of
+/// all ranks at once does not count.
 fn ranks(base: &Side, new: &Side, design: &Design<'_>, threshold: f64) -> Vec<RankPart> {
     let world = |side: &Side| side.records().map(|record| record.ranks.len()).min().unwrap_or(0);
     let ranks = world(new);
@@ -116,7 +117,7 @@ fn ranks(base: &Side, new: &Side, design: &Design<'_>, threshold: f64) -> Vec<Ra
     slower
 }
 
-/// Why the clocks of a rank's GPU were held down in any run.
+/// Lists the reasons for which the clocks of a rank's GPU were held down in any run.
 fn held_down(side: &Side, rank: usize) -> Vec<String> {
     let gpus = side.records().filter_map(|record| record.ranks.get(rank)?.gpu.as_ref());
     let reasons: BTreeSet<&str> = gpus.filter_map(HardwareSummary::held_down).flatten().collect();
@@ -128,7 +129,7 @@ fn median_of_ranks(record: &Record) -> Option<f64> {
     Some(lower_median(&own?))
 }
 
-/// What takes a rank longer.
+/// Finds the kind of work that takes a rank longer.
 fn kind(base: &Side, new: &Side, rank: usize) -> Kind {
     let added = |kind: Kind| {
         let spent = |record: &Record| phases_ms(record, rank, kind.phases());
@@ -138,7 +139,7 @@ fn kind(base: &Side, new: &Side, rank: usize) -> Kind {
     kinds.into_iter().max_by(|a, b| added(*a).total_cmp(&added(*b))).unwrap_or(Kind::Compute)
 }
 
-/// Milliseconds per step in some phases, of the last attempt.
+/// Sums milliseconds per step in some phases, in the last attempt.
 fn phases_ms(record: &Record, rank: usize, phases: &[Phase]) -> Option<f64> {
     let attempt = record.attempts.last()?;
     let steps = attempt.last_step - attempt.resumed_after_step?;
@@ -147,7 +148,7 @@ fn phases_ms(record: &Record, rank: usize, phases: &[Phase]) -> Option<f64> {
     (steps > 0).then(|| spent_ns as f64 / 1e6 / steps as f64)
 }
 
-/// The lower one of an even number, so that of two ranks one can stand out.
+/// Returns the lower median, so that one of two ranks can stand out.
 fn lower_median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

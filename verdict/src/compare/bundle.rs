@@ -1,8 +1,8 @@
-//! Audit bundles: a folder with all that a verdict was made of, from which `yardstick verify` makes
-//! it again, byte for byte.
+//! Audit bundles: a folder with all inputs of a verdict, from which `yardstick verify` reproduces
+//! it, byte for byte.
 //!
-//! `settings.json` says how the sides were compared and where their records were from, `base/` and
-//! `new/` have a folder for each record with the steps of its run where those were beside it,
+//! `settings.json` has the settings of the comparison and the origin of the records. `base/` and
+//! `new/` have a folder for each record, with the steps of its run if they were beside it.
 //! `verdict.json` is the comparison, and `manifest.json` has the size and BLAKE3 digest of each of
 //! these files. Sign the manifest to sign all of it.
 
@@ -33,7 +33,7 @@ pub struct Bundle<'path> {
     folder: &'path Path,
 }
 
-/// A verdict that was made again.
+/// A reproduced verdict.
 #[derive(Debug)]
 pub struct Verified {
     /// The comparison.
@@ -42,12 +42,12 @@ pub struct Verified {
     pub files: usize,
 }
 
-/// `manifest.json`.
+/// Content of `manifest.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     /// Version of the program that made the verdict.
     version: String,
-    /// By path in the bundle.
+    /// Files by path in the bundle.
     files: BTreeMap<String, FileEntry>,
 }
 
@@ -57,7 +57,7 @@ struct FileEntry {
     blake3: String,
 }
 
-/// `settings.json`.
+/// Content of `settings.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Inputs {
     settings: Settings,
@@ -68,19 +68,19 @@ struct Inputs {
 /// A record of a side.
 #[derive(Debug, Serialize, Deserialize)]
 struct Input {
-    /// Where it was.
+    /// Original path.
     from: PathBuf,
-    /// Its path in the bundle.
+    /// Path in the bundle.
     record: String,
 }
 
 impl<'path> Bundle<'path> {
-    /// The bundle in a folder, for this version of the program.
+    /// Returns the bundle in a folder, for this version of the program.
     pub fn at(folder: &'path Path, version: &'path str) -> Self {
         Self { version, folder }
     }
 
-    /// Writes what a comparison was made of, and the comparison, into an empty folder.
+    /// Writes the inputs of a comparison, and the comparison, into an empty folder.
     ///
     /// # Errors
     /// Exit code 2 for a folder that cannot be written.
@@ -138,11 +138,11 @@ impl<'path> Bundle<'path> {
         fs::create_dir_all(folder).and_then(|()| fs::write(&path, bytes)).map_err(at(&path))
     }
 
-    /// Checks every file of the bundle, and makes its verdict again.
+    /// Checks every file of the bundle, and reproduces its verdict.
     ///
     /// # Errors
-    /// Exit code 12 for a file that is missing, changed or too many, and for a verdict that is not
-    /// what these records give.
+    /// Exit code 12 for a missing, changed or additional file, and for a verdict that does not
+    /// follow from these records.
     pub fn verify(&self) -> Result<Verified> {
         let manifest: Manifest = self.parse(MANIFEST)?;
         let files = self.check_files(&manifest)?;
@@ -191,7 +191,7 @@ impl<'path> Bundle<'path> {
         Ok(Side::new(inputs.iter().map(source).collect::<Result<_>>()?))
     }
 
-    /// Paths of all files below a folder of the bundle, sorted.
+    /// Lists the paths of all files below a folder of the bundle, sorted.
     fn names(&self, folder: &str) -> Result<Vec<String>> {
         let path = self.folder.join(folder);
         let mut names = Vec::new();
@@ -236,7 +236,7 @@ impl FileEntry {
 /// Requires a folder that is empty or does not exist.
 ///
 /// # Errors
-/// Exit code 2 for another one, which `flag` names.
+/// Exit code 2 for any other folder, which `flag` names.
 pub fn require_empty(flag: &str, folder: &Path) -> Result<()> {
     if fs::read_dir(folder).is_ok_and(|mut found| found.next().is_some()) {
         let shown = folder.display();
@@ -245,7 +245,7 @@ pub fn require_empty(flag: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file that a record was read from; of an object store, the record as it was written.
+/// Reads the file of a record; from an object store, the record as it was written.
 fn original(source: &Source) -> Result<Vec<u8>> {
     let Ok(bytes) = regular_file::read_named(&source.path, RECORD_BYTES_MAX) else {
         return Ok(to_json(&source.record));
@@ -275,7 +275,7 @@ mod tests {
     use super::super::tests::{settings, side};
     use super::*;
 
-    /// A bundle that was made on another processor gives its verdict on this one. Rewrite with
+    /// Checks that a bundle from another processor gives its verdict on this one. Rewrite with
     /// `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace bundle::`.
     #[test]
     fn a_verdict_does_not_depend_on_the_processor() {

@@ -1,4 +1,4 @@
-//! Whether two sides can be compared at all. What is missing never makes a pass.
+//! Checks that two sides can be compared at all. Missing values never make a pass.
 
 use super::comparison::Settings;
 use super::metric::{Metric, is_known, metrics};
@@ -10,7 +10,7 @@ use record::Unusable;
 /// no run on both sides.
 ///
 /// # Errors
-/// Exit code 12 when they cannot be compared, and 2 for gates that are wrong.
+/// Exit code 12 when they cannot be compared, and 2 for wrong gates.
 pub(super) fn require_comparable(base: &Side, new: &Side, settings: &Settings) -> Result<()> {
     if base.sources.is_empty() {
         return Err(not_comparable("BASE: expected a record, found none".to_owned()));
@@ -28,10 +28,10 @@ pub(super) fn require_comparable(base: &Side, new: &Side, settings: &Settings) -
     }
 }
 
-/// Requires the same of one side, where there is nothing to compare it with.
+/// Requires these properties of one side, if there is nothing to compare it with.
 ///
 /// # Errors
-/// As `require_comparable`.
+/// Those of `require_comparable`.
 pub fn require_side(new: &Side, settings: &Settings) -> Result<()> {
     require_alike(&new.sources.iter().collect::<Vec<_>>(), settings)
 }
@@ -60,7 +60,7 @@ fn gated<'known>(known: &'known [Metric], settings: &Settings) -> Result<Vec<&'k
     names.into_iter().map(|name| find(known, name)).collect()
 }
 
-/// The error of what cannot be compared.
+/// Error of sides that cannot be compared.
 pub(crate) fn not_comparable(text: String) -> Error {
     Error::NotComparable(format!("not comparable: {text}"))
 }
@@ -110,7 +110,7 @@ fn require_same(source: &Source, first: &Source, settings: &Settings) -> Result<
     Ok(())
 }
 
-/// A gate needs it of every record: one that lacks it does not count as one that has not changed.
+/// Requires a gated metric of a record: a record that lacks it does not count as unchanged.
 fn require_value(source: &Source, metric: &Metric) -> Result<()> {
     if metric.usable(&source.record).is_some() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Compares two sides: estimates and verdicts of all metrics, and the verdict of the gated ones.
+//! Comparison of two sides: estimates and verdicts of all metrics, and the gates' verdict.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,52 +15,52 @@ use super::verdict::Verdict;
 use crate::error::Result;
 use record::ExitCode;
 
-/// How to compare.
+/// Settings of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// A smaller relative change does not matter.
+    /// Threshold below which a relative change does not matter.
     pub threshold: f64,
-    /// The metrics that decide.
+    /// Metrics that decide.
     pub gates: Vec<Gate>,
-    /// Compare rates per rank, so that worlds of different sizes can be compared.
+    /// Compares rates per rank, so that worlds of different sizes can be compared.
     pub per_rank: bool,
-    /// Relative standard deviation between sessions of this machine, as the user knows it.
+    /// Relative standard deviation between sessions of this machine that the user states.
     pub deviation: Option<f64>,
-    /// Compare runs into which faults were injected, too.
+    /// Also compares runs into which faults were injected.
     pub allow_injected: bool,
-    /// Let pass what is too noisy to say.
+    /// Lets a comparison pass that is too noisy to decide.
     pub allow_noisy: bool,
 }
 
-/// How often identical runs may be called different, over all gated metrics together. Of those that
-/// are not gated, each alone.
+/// Probability of calling identical runs different, over all gated metrics together. Each metric
+/// that is not gated has this probability alone.
 const ERROR_RATE: f64 = 0.05;
 
-/// The result of a comparison. [`Display`](std::fmt::Display) is a page of 80 columns.
+/// Result of a comparison. [`Display`](std::fmt::Display) is a page of 80 columns.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// What was computed on both sides.
+    /// Workload of both sides.
     pub workload: String,
-    /// Its id.
+    /// Id of the workload.
     pub workload_id: String,
-    /// The verdict of the gated metric that decides.
+    /// Verdict of the gated metric that decides.
     pub verdict: Verdict,
     /// Exit code of `compare`.
     pub exit_code: u8,
-    /// The name of that metric.
+    /// Name of that metric.
     pub decided_by: String,
-    /// The verdict in one line: what decides, on what evidence.
+    /// Verdict in one line, with the deciding metric and its evidence.
     pub headline: String,
-    /// What the verdict rests on.
+    /// Evidence of the verdict.
     #[serde(flatten)]
     pub evidence: Evidence,
-    /// Every metric that all records have.
+    /// All metrics that every record has.
     pub metrics: Vec<MetricComparison>,
-    /// Metrics that some records have and others lack.
+    /// Metrics that only some records have.
     pub missing: Vec<Missing>,
-    /// What makes up the difference of step times.
+    /// Parts of the difference of step times.
     pub attribution: Option<Attribution>,
-    /// What else differs between the sides.
+    /// Other differences between the sides.
     pub differences: Vec<Difference>,
 }
 
@@ -69,13 +69,13 @@ pub struct Comparison {
 pub struct MetricComparison {
     pub name: String,
     pub unit: &'static str,
-    /// Whether it decides.
+    /// True if the metric decides.
     pub is_gated: bool,
-    /// Mean over the runs.
+    /// Mean over the base's runs.
     pub base: f64,
-    /// The same of the other side.
+    /// Mean over the runs of the other side.
     pub new: f64,
-    /// The change: relative to the base; of a phase, to the time of the base's steps.
+    /// Change relative to the base; for a phase, relative to the time of the base's steps.
     #[serde(flatten)]
     pub estimate: Estimate,
     pub threshold: f64,
@@ -86,22 +86,22 @@ pub struct MetricComparison {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
     pub name: String,
-    /// The records that lack it.
+    /// Records that lack the metric.
     pub records: Vec<String>,
 }
 
-/// How one metric is compared.
+/// Terms on which a metric is compared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) is_gated: bool,
     pub(super) threshold: f64,
-    /// How often its interval may miss the truth.
+    /// Probability that its interval misses the truth.
     pub(super) error_rate: f64,
 }
 
 impl Settings {
-    /// The primary metric has half of the error rate if it is gated, other gated ones share the
-    /// rest.
+    /// Returns the terms of a metric. The primary metric has half of the error rate if it is gated,
+    /// and the other gated metrics share the rest.
     fn terms(&self, metric: &Metric) -> Terms {
         let gate = self.gates.iter().find(|gate| gate.metric == metric.name);
         let others = self.gates.iter().filter(|gate| gate.metric != PRIMARY).count();
@@ -129,7 +129,7 @@ impl Comparison {
     /// Compares two sides.
     ///
     /// # Errors
-    /// Exit code 12 when they are not comparable, and 2 when a gate is no metric.
+    /// Exit code 12 when they are not comparable, and 2 when a gate is not a metric.
     pub fn of(base: &Side, new: &Side, settings: &Settings) -> Result<Self> {
         require_comparable(base, new, settings)?;
         let design = Design::new(base, new, settings.deviation);
@@ -139,7 +139,7 @@ impl Comparison {
         for metric in metrics(base.records().chain(new.records())) {
             let terms = settings.terms(&metric);
             match lacking(&metric, base, new) {
-                // A gate that is zero on both sides has not changed.
+                // A gated metric that is zero on both sides has not changed.
                 Lacking::All if !terms.is_gated => {}
                 Lacking::None | Lacking::All => {
                     compared.extend(design.compare(&metric, terms, settings.per_rank));
@@ -174,11 +174,11 @@ impl Comparison {
     }
 }
 
-/// Which records lack a metric.
+/// Records that lack a metric.
 enum Lacking {
     None,
     Some(Vec<String>),
-    /// All, or it is zero in all: nothing of the kind happened.
+    /// All lack it, or it is zero in all: nothing of the kind happened.
     All,
 }
 

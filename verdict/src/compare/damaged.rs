@@ -1,5 +1,5 @@
-//! Comparisons of records of which one leaf was damaged: they never pass, unless the verdict stays
-//! the same to the byte.
+//! Comparisons of records with one damaged leaf: they never pass, unless the verdict stays the same
+//! to the byte.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use super::tests::{AS_USUAL, QUIET, run, settings};
 use record::Random;
 use record::Record;
 
-/// Of the entries of a list, every one of so many is damaged.
+/// Stride of the damaged entries of a list.
 const STRIDE: usize = 37;
 
-/// Paths of all leaves.
+/// Collects the paths of all leaves.
 fn leaves(value: &Value, path: String, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => fields.iter().for_each(|(key, value)| {
@@ -29,7 +29,7 @@ fn leaves(value: &Value, path: String, found: &mut Vec<String>) {
     }
 }
 
-/// A leaf without one of its characters, or another value of its kind.
+/// Removes one character of a leaf, or returns another value of its kind.
 fn cut(value: &Value) -> Value {
     match value {
         Value::String(text) => text.chars().skip(1).collect::<String>().into(),
@@ -42,7 +42,7 @@ fn cut(value: &Value) -> Value {
     }
 }
 
-/// The same value four times, each damaged in another way at a path.
+/// Returns four copies of a value, each damaged in another way at a path.
 fn damaged(value: &Value, path: &str) -> [Value; 4] {
     let with = |leaf: Value| {
         let mut value = value.clone();
@@ -60,21 +60,21 @@ fn damaged(value: &Value, path: &str) -> [Value; 4] {
     [without, with(Value::Null), with("NaN".into()), with(cut(leaf))]
 }
 
-/// A side of one record.
+/// Builds a side of one record.
 fn side(bytes: &[u8]) -> Result<Side, String> {
     let path = Path::new("record.json");
     let record = Record::parse(path, bytes).map_err(|error| error.to_string())?;
     Ok(Side::new(vec![Source { path: PathBuf::from(path), record }]))
 }
 
-/// Exit code, and the comparison.
+/// Returns the exit code and the comparison.
 fn verdict(base: &Side, new: &Side) -> Result<(u8, Vec<u8>), String> {
     let compared = Comparison::of(base, new, &settings());
     let comparison = compared.map_err(|failure| failure.to_string())?;
     Ok((comparison.exit_code, serde_json::to_vec(&comparison).unwrap()))
 }
 
-/// A record of as few blocks of steps as say something.
+/// Builds a record with the fewest blocks of steps that suffice for a verdict.
 pub(super) fn record(minute: u64) -> Record {
     let mut record = run(QUIET, AS_USUAL, minute, &mut Random(minute));
     record.steps.as_mut().unwrap().series.truncate(30);

@@ -1,4 +1,4 @@
-//! How the runs of two sides belong together, and what that says about a metric.
+//! Design of a comparison: the pairing of runs, and the resulting estimate of a metric.
 
 use serde::Serialize;
 
@@ -10,36 +10,36 @@ use super::side::{SESSION_GAP_MS, Side, Source, ended_unix_ms, started_unix_ms};
 use super::verdict::Verdict;
 use record::Record;
 
-/// Sessions of one side from which the deviation between them can be told.
+/// Minimum number of sessions of a side to estimate the deviation between them.
 const SESSIONS_MIN: usize = 3;
 
-/// Pairs that can tell.
+/// Minimum number of pairs for an estimate.
 const PAIRS_MIN: usize = 3;
 
-/// The largest deviation between runs on file: ten runs of workload `smoke` one after the other on
-/// an idle virtual machine had 27,035 to 34,722 tokens/s, a coefficient of variation of 8 %. An
+/// Largest deviation between runs on file: ten runs of workload `smoke` one after the other on an
+/// idle virtual machine had 27,035 to 34,722 tokens/s, a coefficient of variation of 8 %. An
 /// unknown machine is not assumed to be better.
 const ON_FILE: Deviation = Deviation { relative: 0.08, freedom: 9.0 };
 
-/// Where the variance of an estimate is from.
+/// Source of an estimate's variance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Runs of both sides in turn, in pairs.
+    /// Alternating runs of both sides, in pairs.
     Pairs,
     /// Several sessions, far enough apart to have seen the machine change.
     Sessions,
-    /// What is on file of other machines, or what the user says: there are too few sessions.
+    /// Deviation on file of other machines, or stated by the user: there are too few sessions.
     Assumed,
 }
 
-/// How the runs of both sides belong together.
+/// Grouping of the runs of both sides.
 pub(super) enum Design<'sides> {
-    /// Each a run of the base and one of the other side, next to each other in time.
+    /// Pairs of a run of the base and one of the other side, next to each other in time.
     Pairs(Vec<[&'sides Record; 2]>),
     /// Runs of each session.
     Sessions { base: Vec<&'sides [Source]>, new: Vec<&'sides [Source]> },
-    /// All runs of each side, and what is assumed about their sessions.
+    /// All runs of each side, and the assumed deviation between their sessions.
     Assumed { base: &'sides [Source], new: &'sides [Source], deviation: Deviation },
 }
 
@@ -64,7 +64,7 @@ impl<'sides> Design<'sides> {
         }
     }
 
-    /// All records of both sides.
+    /// Returns all records of both sides.
     fn sides(&self) -> [Vec<&'sides Record>; 2] {
         let of_sources = |sources: &'sides [Source]| sources.iter().map(|source| &source.record);
         match self {
@@ -75,7 +75,7 @@ impl<'sides> Design<'sides> {
         }
     }
 
-    /// One metric that all records have; `None` where there are too few.
+    /// Compares a metric that all records have; `None` if there are too few.
     pub(super) fn compare(
         &self,
         metric: &Metric,
@@ -91,7 +91,7 @@ impl<'sides> Design<'sides> {
             let values: Vec<f64> = records.into_iter().filter_map(value).collect();
             mean(&values)
         });
-        // On a scale where a sum of effects means something.
+        // Scale on which effects are additive.
         let scaled = |record: &Record| match metric.scale {
             Scale::Itself => value(record).map(libm::log),
             Scale::StepTime => Some(value(record)? / self.mean_base_step_ms()),
@@ -118,7 +118,7 @@ impl<'sides> Design<'sides> {
         mean(&times)
     }
 
-    /// Of any value of records on a scale where a sum of effects means something.
+    /// Estimates the change of any value of records on a scale on which effects are additive.
     pub(super) fn estimate(
         &self,
         value: impl Fn(&Record) -> Option<f64>,
@@ -134,7 +134,7 @@ impl<'sides> Design<'sides> {
                 Estimate::paired(&differences?, error_rate)
             }
             Self::Sessions { base, new } => {
-                // Means of as many runs each: those of more runs vary less.
+                // Means of the same number of runs are compared: those of more runs vary less.
                 let runs = base.iter().chain(new).map(|runs| runs.len()).min().unwrap_or(0);
                 let means = |sessions: &[&[Source]]| -> Vec<f64> {
                     let values = sessions.iter().map(|session| values(&session[..runs]));
@@ -156,8 +156,8 @@ impl<'sides> Design<'sides> {
     }
 }
 
-/// That on file, or the one that the user knows, or the largest of how much the pace of these runs
-/// wandered within one of them.
+/// Returns the deviation that the user stated or the one on file, but at least the largest drift of
+/// the pace within one of these runs.
 fn assumed_deviation<'a>(
     known: Option<f64>,
     records: impl Iterator<Item = &'a Record>,
@@ -167,14 +167,14 @@ fn assumed_deviation<'a>(
     Deviation { relative: relative.max(wandered), freedom: ON_FILE.freedom }
 }
 
-/// The standard deviation within both sides; 0 if neither has several runs.
+/// Standard deviation within both sides; 0 if neither has several runs.
 fn run_deviation(base: &[f64], new: &[f64]) -> f64 {
     let freedom = (base.len() + new.len()).saturating_sub(2).max(1);
     ((sum_of_squares(base) + sum_of_squares(new)) / freedom as f64).sqrt()
 }
 
-/// Each run of the base with one of the other side, if the sides took turns with as many steps;
-/// `None` if they did not.
+/// Pairs each run of the base with one of the other side, if the sides alternated with equal
+/// numbers of steps; `None` otherwise.
 fn pairs<'sides>(base: &'sides Side, new: &'sides Side) -> Option<Vec<[&'sides Record; 2]>> {
     let is_enough = base.sources.len() == new.sources.len() && base.sources.len() >= PAIRS_MIN;
     let pairs: Vec<_> = base.records().zip(new.records()).map(|(b, n)| [b, n]).collect();

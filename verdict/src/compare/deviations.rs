@@ -1,4 +1,4 @@
-//! How much runs of the same workload on the same machines differ.
+//! Deviation between runs of the same workload on the same machines.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use super::estimate::{mean, sum_of_squares};
 use super::side::{Side, Source};
 use record::Record;
 
-/// Of the tokens per second of runs.
+/// Deviations of the tokens per second of runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Deviations {
-    /// Over all runs.
+    /// Mean over all runs.
     pub mean: f64,
     pub sessions: usize,
     /// Relative standard deviation within sessions; `None` without several runs in one.
     pub of_runs: Option<f64>,
-    /// The same of the means of sessions; `None` with fewer than two.
+    /// Relative standard deviation of the means of sessions; `None` with fewer than two.
     pub of_sessions: Option<f64>,
 }
 
-/// Of runs, each with the path of its record; `None` without measured runs.
+/// Computes the deviations of runs, each with the path of its record; `None` without measured runs.
 pub(crate) fn deviations(records: impl Iterator<Item = (PathBuf, Record)>) -> Option<Deviations> {
     let sources = records.map(|(path, record)| Source { path, record }).collect();
     let side = Side::new(sources);

@@ -1,4 +1,4 @@
-//! What else differs between two sides: identity, environment, and settings outside of the
+//! Other differences between two sides: identity, environment, and settings outside of the
 //! workload.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,15 @@ use record::hardware::HardwareSummary;
 /// A property with different values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Its path in the record.
+    /// Path of the property in the record.
     pub name: String,
-    /// All values on the base's side.
+    /// Values on the base's side.
     pub base: Vec<String>,
-    /// All values on the other side.
+    /// Values on the other side.
     pub new: Vec<String>,
 }
 
-/// All properties that the sides do not have in common.
+/// Lists the properties that differ between the sides.
 pub(super) fn differences(base: &Side, new: &Side) -> Vec<Difference> {
     let (base, mut new) = (properties(base), properties(new));
     let mut found = Vec::new();
@@ -54,7 +54,7 @@ fn properties(side: &Side) -> Properties {
         for library in libraries {
             flatten("collectives.library", &json!(library), &mut properties);
         }
-        // Of jobs whose nodes differ, the largest group.
+        // Largest group of nodes, if the nodes of a job differ.
         if let Some(group) = record.nodes.first() {
             flatten("node", &json!(group.identity), &mut properties);
         }
@@ -83,7 +83,7 @@ fn properties(side: &Side) -> Properties {
     properties
 }
 
-/// What a GPU should not have told during a run; `null` where it does not tell that.
+/// Returns the alarming readings of a GPU in a run; `null` for those that it does not report.
 fn alarming(gpu: &HardwareSummary) -> Value {
     let has_had =
         |counter: &str| gpu.grown(counter).map(|total| if total > 0.0 { "some" } else { "none" });
@@ -98,7 +98,7 @@ fn alarming(gpu: &HardwareSummary) -> Value {
     })
 }
 
-/// The leaves of a value, by their paths.
+/// Collects the leaves of a value, by their paths.
 fn flatten(path: &str, value: &Value, into: &mut Properties) {
     match value {
         Value::Object(fields) => {

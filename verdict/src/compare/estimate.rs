@@ -1,4 +1,4 @@
-//! How much larger new values are than base values, with an interval.
+//! Ratio of new values to base values, with an interval.
 
 use serde::Serialize;
 
@@ -7,22 +7,22 @@ use super::student::quantile;
 /// An effect with its interval: 0.05 is five percent more than the base.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The new value over the base value, less one.
+    /// New value over the base value, minus one.
     pub effect: f64,
-    /// Lower end of the interval; infinite, in JSON `null`, if nothing is known of the variance.
+    /// Lower end of the interval; infinite, in JSON `null`, if the variance is unknown.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
 }
 
-/// Values that are worth the same and do not depend on each other: one for each session.
+/// Independent values of equal weight: one for each session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Samples<'values> {
     pub(super) base: &'values [f64],
     pub(super) new: &'values [f64],
 }
 
-/// One of so many pairs is trimmed at each end.
+/// Number of pairs of which one is trimmed at each end.
 const PAIRS_PER_TRIMMED: usize = 8;
 
 impl Estimate {
@@ -30,24 +30,24 @@ impl Estimate {
         Self { effect, low: effect - margin, high: effect + margin }
     }
 
-    /// The same effect, of which nothing is known.
+    /// Returns the effect with an infinite interval.
     pub(super) fn unknown(self) -> Self {
         Self { low: f64::NEG_INFINITY, high: f64::INFINITY, ..self }
     }
 
-    /// The same in the other direction.
+    /// Returns the effect in the other direction.
     pub(super) fn negated(self) -> Self {
         Self { effect: -self.effect, low: -self.high, high: -self.low }
     }
 
-    /// An effect on logarithms as one on the values.
+    /// Converts an effect on logarithms to one on the values.
     pub(super) fn exponential(self) -> Self {
         let [effect, low, high] = [self.effect, self.low, self.high].map(libm::expm1);
         Self { effect, low, high }
     }
 
-    /// The difference of means, by Student's t with the variance of both sides together. `None`
-    /// unless a side has several values.
+    /// Estimates the difference of means, by Student's t with the pooled variance of both sides.
+    /// `None` unless a side has several values.
     pub(super) fn unpaired(samples: Samples<'_>, error_rate: f64) -> Option<Self> {
         let Samples { base, new } = samples;
         let freedom = (base.len() + new.len()).checked_sub(2).filter(|&freedom| freedom > 0)?;
@@ -58,10 +58,10 @@ impl Estimate {
         Some(Self::around(difference, quantile(error_rate, freedom as f64) * error))
     }
 
-    /// The mean of differences within pairs, of which an eighth is trimmed at each end: K. K. Yuen,
-    /// "The two-sample trimmed t for unequal population variances" (1974), for one sample as in
-    /// R. R. Wilcox, "Introduction to Robust Estimation and Hypothesis Testing". A machine that
-    /// changes its pace within one pair does not decide.
+    /// Estimates the mean of differences within pairs, of which an eighth is trimmed at each end:
+    /// K. K. Yuen, "The two-sample trimmed t for unequal population variances" (1974), for one
+    /// sample as in R. R. Wilcox, "Introduction to Robust Estimation and Hypothesis Testing". A
+    /// machine that changes its pace within one pair does not decide.
     pub(super) fn paired(differences: &[f64], error_rate: f64) -> Option<Self> {
         let count = differences.len();
         let trimmed = count / PAIRS_PER_TRIMMED;
@@ -78,18 +78,18 @@ impl Estimate {
         Some(Self::around(center, quantile(error_rate, freedom) * error))
     }
 
-    /// One value against one, where `deviation` is the relative standard deviation of one that was
-    /// found in `freedom + 1` runs elsewhere.
+    /// Estimates the effect of one value against one, where `deviation` is the relative standard
+    /// deviation of one value, found in `freedom + 1` runs elsewhere.
     pub(super) fn assumed(effect: f64, deviation: Deviation, error_rate: f64) -> Self {
         let error = deviation.relative * std::f64::consts::SQRT_2;
         Self::around(effect, quantile(error_rate, deviation.freedom) * error)
     }
 }
 
-/// A relative standard deviation between sessions that is on file.
+/// Relative standard deviation between sessions that is on file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Deviation {
-    /// Relative to the mean.
+    /// Standard deviation relative to the mean.
     pub(super) relative: f64,
     /// Degrees of freedom of the estimate.
     pub(super) freedom: f64,
@@ -99,7 +99,7 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Of the deviations from the mean.
+/// Sums the squares of the deviations from the mean.
 pub(super) fn sum_of_squares(values: &[f64]) -> f64 {
     let mean = mean(values);
     values.iter().map(|value| (value - mean) * (value - mean)).sum()
@@ -113,8 +113,8 @@ mod tests {
         assert!((found - expected).abs() < 5e-4, "{found} is not {expected}");
     }
 
-    /// By hand: the variance of both is (2 + 5) / 5, the error sqrt(1.4 (1/3 + 1/4)), and the
-    /// quantile of 5 degrees of freedom 2.5706.
+    /// Calculated by hand: the variance of both is (2 + 5) / 5, the error sqrt(1.4 (1/3 + 1/4)),
+    /// and the quantile of 5 degrees of freedom 2.5706.
     #[test]
     fn means_are_compared_by_students_t() {
         let (base, new) = ([10.0, 11.0, 12.0], [11.0, 12.0, 13.0, 14.0]);
@@ -125,9 +125,9 @@ mod tests {
         assert_eq!(Estimate::unpaired(Samples { base: &[1.0], new: &[2.0] }, 0.05), None);
     }
 
-    /// By hand: without the 0 and the 9 the mean is 3; winsorized, the values are 2, 2, 2, 3, 3, 4,
-    /// 4 and 4, whose variance is 6 / 7; the error is sqrt(6 / 7 / 8) / 0.75, and the quantile of 5
-    /// degrees of freedom 2.5706.
+    /// Calculated by hand: without the 0 and the 9 the mean is 3; winsorized, the values are 2, 2,
+    /// 2, 3, 3, 4, 4 and 4, whose variance is 6 / 7; the error is sqrt(6 / 7 / 8) / 0.75, and the
+    /// quantile of 5 degrees of freedom 2.5706.
     #[test]
     fn an_outlier_among_pairs_does_not_count() {
         let found = Estimate::paired(&[3.0, 9.0, 2.0, 3.0, 4.0, 2.0, 0.0, 4.0], 0.05).unwrap();

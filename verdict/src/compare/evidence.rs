@@ -1,5 +1,5 @@
-//! What a verdict rests on: how many runs, how their variance is known, and whether their steps had
-//! settled.
+//! Evidence of a verdict: the number of runs, the source of their variance, and whether their steps
+//! had settled.
 
 use std::fmt;
 
@@ -10,23 +10,23 @@ use super::side::{Side, Source};
 use super::verdict::Verdict;
 use record::text::number_format;
 
-/// What a verdict rests on.
+/// Evidence of a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evidence {
-    /// Where the variance is from.
+    /// Source of the variance.
     pub method: Method,
-    /// How many runs each side has.
+    /// Number of runs of each side.
     pub runs: Counts,
-    /// How many sessions each side has.
+    /// Number of sessions of each side.
     pub sessions: Counts,
     /// Records of runs whose step times had not settled.
     pub not_steady: Vec<String>,
-    /// Whether steps that had not settled keep the verdict from passing.
+    /// True if steps that had not settled keep the verdict from passing.
     #[serde(skip)]
     is_unsettled: bool,
 }
 
-/// Of both sides.
+/// Counts of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Counts {
     pub base: usize,
@@ -34,9 +34,9 @@ pub struct Counts {
 }
 
 impl Evidence {
-    /// In pairs, a run whose steps had not settled is compared with one that ran just before or
-    /// after it for as many steps. Elsewhere the mean of such a run says nothing about its end: not
-    /// where one run stands against one, and not of the new side of sessions.
+    /// Collects the evidence. In pairs, a run whose steps had not settled is compared with one that
+    /// ran just before or after it for as many steps. Elsewhere the mean of such a run says nothing
+    /// about its end: this excludes comparisons of single runs, and the new side of sessions.
     pub(super) fn of(design: &Design<'_>, base: &Side, new: &Side) -> Self {
         let unsettled = |side: &Side| -> Vec<String> {
             let is_unsettled = |source: &&Source| {
@@ -61,7 +61,7 @@ impl Evidence {
         }
     }
 
-    /// A verdict that these runs may give.
+    /// Returns the verdict that these runs admit.
     pub(super) fn admitted(&self, verdict: Verdict) -> Verdict {
         if self.is_unsettled && verdict.passes() { Verdict::TooNoisy } else { verdict }
     }

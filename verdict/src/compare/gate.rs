@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::{PRIMARY, is_known, metrics};
 
-/// A metric that decides, by a threshold of its own or that of all.
+/// Metric that decides, with its own threshold or the common one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
-    /// A smaller relative change of it does not matter.
+    /// Threshold below which a relative change does not matter.
     pub threshold: Option<f64>,
 }
 
 impl Gate {
-    /// That of a comparison without others.
+    /// Returns the default gate of a comparison.
     pub fn primary() -> Self {
         Self { metric: PRIMARY.to_owned(), threshold: None }
     }
@@ -44,10 +44,10 @@ fn require_known(name: &str) -> Result<(), String> {
     Err(format!("expected one of {} or copy_rate_TIER", names.join(", ")))
 }
 
-/// A share, as in `3%` or `0.03`.
+/// Parses a share, such as `3%` or `0.03`.
 ///
 /// # Errors
-/// A sentence for what is none.
+/// A sentence for an invalid share.
 pub fn share(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     let share = number.trim().parse::<f64>().ok().map(|number| number * unit);

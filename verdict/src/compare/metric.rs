@@ -1,15 +1,15 @@
-//! What of a record is compared.
+//! Figures of a record that are compared.
 
 use record::Record;
 use record::phase::Phase;
 use record::statistics::percentile;
 
-/// A figure of records.
+/// Figure of records.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Metric {
-    /// Its name, as on the command line.
+    /// Name, as on the command line.
     pub(super) name: String,
-    /// The unit of its values.
+    /// Unit of its values.
     pub(super) unit: &'static str,
     pub(super) better: Better,
     pub(super) scale: Scale,
@@ -17,28 +17,28 @@ pub(super) struct Metric {
     figure: Figure,
 }
 
-/// Which direction is an improvement.
+/// Direction of an improvement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Better {
     Higher,
     Lower,
 }
 
-/// What a change is relative to.
+/// Reference of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// The base value.
+    /// Base value.
     Itself,
-    /// The time of the base's steps: a phase that takes nothing may take twice nothing.
+    /// Time of the base's steps: a phase that takes no time may take twice no time.
     StepTime,
 }
 
-/// How the values of the same machine vary.
+/// Variation of a metric on the same machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Noise {
-    /// As steps are, for which there is a deviation on file.
+    /// Variation of steps, for which there is a deviation on file.
     OfSteps,
-    /// As storage and networks are, for which there is none.
+    /// Variation of storage and networks, for which there is none.
     OfTransfers,
 }
 
@@ -56,10 +56,10 @@ enum Figure {
     Energy,
 }
 
-/// The metric that is gated unless others are.
+/// Metric that is gated by default.
 pub(super) const PRIMARY: &str = "tokens_per_second";
 
-/// Every metric that these records could have, the primary one first.
+/// Lists every metric that these records could have, the primary one first.
 pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Metric> {
     let new = |name: &str, unit, better, figure| Metric {
         name: name.to_owned(),
@@ -99,7 +99,7 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Metr
     metrics
 }
 
-/// Whether this is the name of a metric; those of copies have the name of a tier.
+/// Returns whether this is the name of a metric; metrics of copies contain the name of a tier.
 pub(super) fn is_known(name: &str) -> bool {
     name.starts_with(COPY_RATE) || metrics(std::iter::empty()).iter().any(|it| it.name == name)
 }
@@ -107,7 +107,7 @@ pub(super) fn is_known(name: &str) -> bool {
 const COPY_RATE: &str = "copy_rate_";
 
 impl Metric {
-    /// Its value in a record, if it is one that can be compared.
+    /// Returns its value in a record, if it can be compared.
     pub(super) fn usable(&self, record: &Record) -> Option<f64> {
         let is_usable = |value: &f64| match self.scale {
             Scale::Itself => value.is_finite() && *value > 0.0,
@@ -116,7 +116,7 @@ impl Metric {
         self.value(record).filter(is_usable)
     }
 
-    /// Its value in a record; `None` where the record does not have it.
+    /// Returns its value in a record; `None` if the record does not have it.
     pub(super) fn value(&self, record: &Record) -> Option<f64> {
         match &self.figure {
             Figure::TokensPerSecond => Some(record.tokens_per_second?.step.total),
@@ -146,15 +146,15 @@ impl Metric {
     }
 }
 
-/// What a rank needs for its own part of a step, without waiting for others: the median of the
-/// blocks of its last attempt.
+/// Time of a rank's own part of a step, without waiting for other ranks: the median of the blocks
+/// of its last attempt.
 pub(super) fn own_ms(record: &Record, rank: usize) -> Option<f64> {
     let mut own = record.ranks.get(rank)?.times.as_ref()?.own_ms.clone();
     own.sort_by(f64::total_cmp);
     percentile(&own, 50.0)
 }
 
-/// Milliseconds of a measured step without checkpoints and evaluation, on average.
+/// Mean milliseconds of a measured step without checkpoints and evaluation.
 pub(super) fn mean_step_ms(record: &Record) -> Option<f64> {
     Some(record.steps.as_ref()?.step_ms.mean)
 }

@@ -1,8 +1,8 @@
-//! `yardstick compare`: whether runs got worse, and why.
+//! `yardstick compare`: detects whether runs got worse, and why.
 //!
-//! Steps of one run say nothing about the variance between runs, and runs one after the other share
-//! what the machine was like at that time. So what counts is a run in a pair of runs in turn, or a
-//! session of runs; with too few of them the variance on file is assumed.
+//! Steps of one run say nothing about the variance between runs, and consecutive runs share the
+//! state of the machine at that time. The unit of comparison is therefore a run in a pair of
+//! alternating runs, or a session of runs; with too few of them the variance on file is assumed.
 
 mod allan;
 mod attribution;

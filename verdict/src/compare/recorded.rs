@@ -1,5 +1,5 @@
-//! How often slower runs are called worse, and for the right rank, in recorded and in synthetic
-//! step times: ten runs of each side in turn, as `--run` makes them.
+//! Rates at which slower runs are called worse, and attributed to the right rank, in recorded and
+//! in synthetic step times: ten alternating runs of each side, as `--run` makes them.
 
 use std::fmt::Write;
 
@@ -11,26 +11,26 @@ use record::Random;
 use record::Record;
 use record::fixtures::step_times::{SEEDS, Trace, percent};
 
-/// Where the step times are from.
+/// Source of step times.
 enum Source<'a> {
     Recorded(&'a Trace),
     Synthetic(Machine),
 }
 
-/// How many comparisons.
+/// Numbers of comparisons by outcome.
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     worse: u64,
-    /// Worse, and with the rank that is slow, and its kind.
+    /// Worse, with the slow rank and its kind.
     right: u64,
-    /// Worse, and with another rank or kind.
+    /// Worse, with another rank or kind.
     wrong: u64,
-    /// With another rank, whatever the verdict.
+    /// Any verdict, with another rank.
     wrong_rank: u64,
     too_noisy: u64,
 }
 
-/// Steps of a run of recorded ones.
+/// Number of steps of a run from recorded step times.
 const STEPS: usize = 60;
 
 impl Source<'_> {
@@ -61,7 +61,7 @@ impl Source<'_> {
 }
 
 impl Counts {
-    /// Of one comparison.
+    /// Counts one comparison.
     fn of(comparison: Comparison, slow: Slow) -> Self {
         let is = |verdict| u64::from(comparison.verdict == verdict);
         let ranks = comparison.attribution.map_or(Vec::new(), |attribution| attribution.ranks);
@@ -91,15 +91,15 @@ impl Counts {
 
 const SLOW_RANK: usize = 2;
 
-/// All ranks, or one, by such a share.
+/// Slowdowns by a share, of all ranks or of one.
 const ALL_5: Slow = Slow { rank: None, share: 0.05 };
 const ALL_25: Slow = Slow { rank: None, share: 0.25 };
 const ONE_5: Slow = Slow { rank: Some(SLOW_RANK), share: 0.05 };
 const ONE_10: Slow = Slow { rank: Some(SLOW_RANK), share: 0.1 };
 const ONE_25: Slow = Slow { rank: Some(SLOW_RANK), share: 0.25 };
 
-/// What has to be found, and what may not: few may call the same worse, and hardly any name a
-/// rank that is not slow. A quiet machine decides 5 % nearly always, and is right then.
+/// Checks the rates: few comparisons may call equal runs worse, and hardly any may name a rank that
+/// is not slow. A quiet machine decides 5 % nearly always, and is right then.
 fn check(name: &str, source: &Source<'_>, slow: Slow, counts: &Counts) {
     assert!(counts.wrong * 100 <= SEEDS && counts.wrong_rank * 100 <= SEEDS, "{name}: {counts:?}");
     assert!(slow.share > 0.0 || counts.worse * 20 <= SEEDS, "{name}: {counts:?}");
@@ -112,7 +112,7 @@ fn check(name: &str, source: &Source<'_>, slow: Slow, counts: &Counts) {
     }
 }
 
-/// Of every machine and every slowdown.
+/// Builds the table of every machine and every slowdown.
 fn table() -> String {
     let quiet = Trace::quiet();
     let noisy = Trace::noisy();

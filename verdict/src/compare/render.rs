@@ -14,7 +14,7 @@ use record::text::number_format;
 
 const COLUMNS: u16 = 80;
 
-/// Of differences and parts, as many are shown.
+/// Maximum number of differences and parts that are shown.
 const SHOWN_MAX: usize = 8;
 
 impl fmt::Display for Comparison {
@@ -39,8 +39,8 @@ impl fmt::Display for Comparison {
 }
 
 impl Comparison {
-    /// The verdict in one line, as in "better: tokens/s (step clock) +164.0 % [+95.0, +258.0]
-    /// (10 pairs)", with what got worse and is not gated.
+    /// Formats the verdict in one line, as in "better: tokens/s (step clock) +164.0 % [+95.0,
+    /// +258.0] (10 pairs)", with the metrics that got worse but are not gated.
     pub(super) fn sentence(&self, decisive: &MetricComparison) -> String {
         let verdict = self.verdict.name();
         let figure = figure(decisive);
@@ -149,10 +149,10 @@ impl Missing {
     }
 }
 
-/// Of metrics that got worse and are not gated, as many are in the headline.
+/// Maximum number of metrics in the headline that got worse but are not gated.
 const WORSE_SHOWN_MAX: usize = 3;
 
-/// A part below this share of the difference is not shown.
+/// Minimum share of the difference of a part that is shown.
 const PART_SHOWN_MIN: f64 = 0.05;
 
 fn table(style: TableStyle) -> Table {
@@ -174,7 +174,7 @@ fn value(value: f64, unit: &str) -> String {
     }
 }
 
-/// As in "tokens/s (step clock) +5.1 % [+4.0, +6.2]".
+/// Formats a metric, as in "tokens/s (step clock) +5.1 % [+4.0, +6.2]".
 fn figure(metric: &MetricComparison) -> String {
     format!("{} {}", label(metric), change(&metric.estimate))
 }
@@ -187,7 +187,7 @@ fn label(metric: &MetricComparison) -> &str {
     if metric.name == PRIMARY { Clocks::STEP_RATE } else { &metric.name }
 }
 
-/// As in "+5.1 % [+4.0, +6.2]".
+/// Formats a change, as in "+5.1 % [+4.0, +6.2]".
 fn change(estimate: &Estimate) -> String {
     let Estimate { effect, low, high } = estimate;
     if low.is_infinite() {
@@ -196,7 +196,7 @@ fn change(estimate: &Estimate) -> String {
     format!("{:+.1} % [{:+.1}, {:+.1}]", 100.0 * effect, 100.0 * low, 100.0 * high)
 }
 
-/// That something got worse stands there in capitals if it decides, else that it does not.
+/// Formats a verdict. Worse is in capitals if it decides, and otherwise marked as not deciding.
 fn verdict(metric: &MetricComparison) -> String {
     let name = metric.verdict.name();
     match metric.verdict {
@@ -206,7 +206,7 @@ fn verdict(metric: &MetricComparison) -> String {
     }
 }
 
-/// In lines of at most 80 columns.
+/// Wraps a text to lines of at most 80 columns.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

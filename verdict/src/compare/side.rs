@@ -1,4 +1,4 @@
-//! The records of one side of a comparison, and the sessions that they were made in.
+//! The records of one side of a comparison, and their sessions.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::comparable::not_comparable;
 use crate::error::Result;
 use record::Record;
 
-/// A record and where it is from.
+/// A record and its path.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
@@ -19,14 +19,14 @@ pub struct Side {
     pub(crate) sources: Vec<Source>,
 }
 
-/// Runs less than this apart have seen the machine in the same state.
+/// Gap between sessions: runs less than this apart have seen the machine in the same state.
 pub(crate) const SESSION_GAP_MS: u64 = 3_600_000;
 
 impl Side {
     /// Reads records: of a run's folder, of all runs in a folder, or a file.
     ///
     /// # Errors
-    /// Exit code 12 for what is not a record.
+    /// Exit code 12 for files that are not records.
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let mut sources = Vec::new();
         for path in paths {
@@ -46,8 +46,8 @@ impl Side {
         self.sources.iter().map(|source| &source.record)
     }
 
-    /// Runs one after the other without a long break share what the machine was like then: their
-    /// mean is one value.
+    /// Groups runs into sessions. Consecutive runs without a long break share the state of the
+    /// machine: their mean is one value.
     pub(crate) fn sessions(&self) -> Vec<&[Source]> {
         let follows = |left: &Source, right: &Source| {
             let gap = started_unix_ms(&right.record).saturating_sub(ended_unix_ms(&left.record));
@@ -57,7 +57,7 @@ impl Side {
     }
 }
 
-/// When the measured attempt started.
+/// Returns the start of the measured attempt.
 pub(crate) fn started_unix_ms(record: &Record) -> u64 {
     record.attempts.last().map_or(0, |attempt| attempt.started_unix_ms)
 }
@@ -68,9 +68,9 @@ pub(crate) fn ended_unix_ms(record: &Record) -> u64 {
 }
 
 impl Source {
-    /// Whether another record of the same workload is of this run, which may have gone on after one
-    /// of them was kept. Runs that start within the same millisecond are rare, and one less to
-    /// compare with does no harm.
+    /// Returns whether another record of the same workload is of this run, which may have been
+    /// resumed after one of them was kept. Runs that start within the same millisecond are rare,
+    /// and one less to compare with does no harm.
     pub(crate) fn is_of_same_run(&self, other: &Record) -> bool {
         let started = |record: &Record| record.attempts.first().map(|first| first.started_unix_ms);
         started(&self.record) == started(other)

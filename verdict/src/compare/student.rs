@@ -1,11 +1,11 @@
 //! Quantiles of Student's t distribution, with the same bits on every processor: the functions of
 //! the system's mathematical library, which other crates call, differ in their last bits.
 
-/// How many standard errors an interval extends to each side, so that it misses the truth at this
-/// rate: t with P(|T| > t) = `error_rate`, for `freedom` degrees of freedom.
+/// Number of standard errors that an interval extends to each side, so that it misses the truth at
+/// this rate: t with P(|T| > t) = `error_rate`, for `freedom` degrees of freedom.
 ///
-/// By Newton's method: the probability is a convex function of t, so that from 0 on no step is too
-/// large, and the first one that does not enlarge t is the last.
+/// Uses Newton's method: the probability is a convex function of t, so that from 0 on no step is
+/// too large, and the first one that does not enlarge t is the last.
 pub(super) fn quantile(error_rate: f64, freedom: f64) -> f64 {
     let mut t = 0.0;
     loop {
@@ -17,7 +17,7 @@ pub(super) fn quantile(error_rate: f64, freedom: f64) -> f64 {
     }
 }
 
-/// The density at t, <https://dlmf.nist.gov/8.17> differentiated.
+/// Density at t, <https://dlmf.nist.gov/8.17> differentiated.
 fn density(t: f64, freedom: f64) -> f64 {
     let half = 0.5 * (freedom + 1.0);
     let scale = libm::exp(libm::lgamma(half) - libm::lgamma(0.5 * freedom));
@@ -30,7 +30,7 @@ fn outside(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / (freedom + t * t), 0.5 * freedom, 0.5)
 }
 
-/// The regularized incomplete beta function I(x; a, b).
+/// Regularized incomplete beta function I(x; a, b).
 fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
@@ -44,10 +44,10 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     power / a * continued_fraction(x, a, b)
 }
 
-/// Terms of the fraction after which it is not continued.
+/// Maximum number of terms of the fraction.
 const TERMS_MAX: usize = 1000;
 
-/// The continued fraction of <https://dlmf.nist.gov/8.17.E22>, by the method of Lentz and Thompson.
+/// Continued fraction of <https://dlmf.nist.gov/8.17.E22>, by the method of Lentz and Thompson.
 fn continued_fraction(x: f64, a: f64, b: f64) -> f64 {
     let not_zero = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
     let mut numerator = f64::INFINITY;
@@ -75,7 +75,7 @@ fn continued_fraction(x: f64, a: f64, b: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// By arithmetic of 30 digits.
+    /// Expected values were calculated with 30 digits.
     #[test]
     fn quantiles_are_right_to_nine_digits() {
         for (error_rate, freedom, expected) in [

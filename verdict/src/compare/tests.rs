@@ -1,4 +1,4 @@
-//! Comparisons of synthetic runs, whose steps are noisy as on real machines: each depends on the
+//! Comparisons of synthetic runs, whose steps are as noisy as on real machines: each depends on the
 //! one before, the machine drifts, and runs differ from each other.
 
 use std::path::PathBuf;
@@ -17,12 +17,12 @@ use record::{Attempt, Record, Reference, StepSample, StepSeries, TargetRecord};
 const STEPS: u64 = 200;
 pub(super) const RANKS: usize = 4;
 
-/// How a machine behaves.
+/// Noise of a machine.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Machine {
     /// Coefficient of variation of steps.
     of_steps: f64,
-    /// The same of runs, beside that of their steps.
+    /// Coefficient of variation of runs, in addition to that of their steps.
     of_runs: f64,
     /// Relative change of the pace from the start of a run to its end.
     drift: f64,
@@ -31,7 +31,7 @@ pub(super) struct Machine {
 pub(super) const QUIET: Machine = Machine { of_steps: 0.02, of_runs: 0.003, drift: 0.002 };
 pub(super) const NOISY: Machine = Machine { of_steps: 0.06, of_runs: 0.08, drift: 0.05 };
 
-/// What is slow.
+/// Slowdown of a rank or of all.
 #[derive(Clone, Copy)]
 pub(super) struct Slow {
     pub(super) rank: Option<usize>,
@@ -40,15 +40,15 @@ pub(super) struct Slow {
 
 pub(super) const AS_USUAL: Slow = Slow { rank: None, share: 0.0 };
 
-/// The record of a run that starts at some minute and takes half of one. Each rank computes for 100
-/// ms, more or less, and then all wait for the slowest.
+/// Builds the record of a run that starts at some minute and takes half a minute. Each rank
+/// computes for about 100 ms, and then all wait for the slowest.
 pub(super) fn run(machine: Machine, slow: Slow, minute: u64, noise: &mut Random) -> Record {
     let pace = 1.0 + machine.of_runs * noise.normal();
     let mut state = [0.0; RANKS];
     let mut step = |step: u64| {
         let drift = 1.0 + machine.drift * step as f64 / STEPS as f64;
         let own = |rank: usize| {
-            // An autoregressive process of order 1 with variance 1.
+            // Autoregressive process of order 1 with variance 1.
             state[rank] = 0.7 * state[rank] + (1.0_f64 - 0.49).sqrt() * noise.normal();
             let ms = 100.0 * pace * drift * (1.0 + machine.of_steps * state[rank]);
             OwnMs { compute: 0.99 * ms, data: 0.01 * ms, host: 0.0 }
@@ -58,7 +58,7 @@ pub(super) fn run(machine: Machine, slow: Slow, minute: u64, noise: &mut Random)
     record_of((1..=STEPS).map(&mut step), slow, minute)
 }
 
-/// The record of a run with these steps of each rank, of which one or all are slow at compute.
+/// Builds the record of a run with these steps of each rank; one or all are slow at compute.
 pub(super) fn record_of(
     steps: impl IntoIterator<Item = Vec<OwnMs>>,
     slow: Slow,
@@ -140,7 +140,7 @@ fn compare(base: Vec<Record>, new: Vec<Record>) -> Comparison {
     Comparison::of(&side(base), &side(new), &settings()).unwrap()
 }
 
-/// On a machine with a pace for each session, runs within one agree with each other.
+/// Runs within one session agree with each other on a machine with a pace for each session.
 #[test]
 fn one_session_a_side_cannot_tell() {
     let mut noise = Random(1);
@@ -168,7 +168,7 @@ fn one_session_a_side_cannot_tell() {
     assert_eq!(same.verdict, Verdict::Same, "{same}");
 }
 
-/// Exit code and message.
+/// Returns the exit code and message.
 fn refusal(base: &Record, new: Record, settings: &Settings) -> String {
     let compared = Comparison::of(&side(vec![base.clone()]), &side(vec![new]), settings);
     compared.err().map_or("compared".to_owned(), |it| format!("{}: {it}", it.exit_code() as u8))
@@ -266,7 +266,7 @@ fn only_gated_metrics_decide() {
     assert_eq!(gated.exit_code, 0, "{gated}");
 }
 
-/// As was seen on a machine whose pace changes by a third between minutes.
+/// Seen on a machine whose pace changes by a third between minutes.
 #[test]
 fn one_run_against_one_is_never_better_or_the_same_unless_both_are_steady() {
     let mut noise = Random(9);
@@ -287,7 +287,7 @@ fn one_run_against_one_is_never_better_or_the_same_unless_both_are_steady() {
     let unsteady = compare(vec![base.clone()], vec![faster(1.39, false)]);
     assert_eq!(unsteady.exit_code, 11);
     assert!(unsteady.headline.contains("(deviation assumed; 1 of 2 not steady)"), "{unsteady}");
-    // A pace that wanders within a run wanders between runs, too.
+    // The pace that wanders within a run also wanders between runs.
     let wandering = Machine { of_runs: 0.0, drift: 2.0, ..QUIET };
     let mut wandering = run(wandering, AS_USUAL, 200, &mut noise);
     wandering.tokens_per_second = faster(1.9, true).tokens_per_second;
@@ -308,7 +308,7 @@ fn a_new_run_that_is_not_steady_does_not_pass_sessions() {
     assert_eq!((allowed.verdict, allowed.exit_code), (Verdict::TooNoisy, 0));
 }
 
-/// A bench of ten runs each night against a single run, of a machine whose runs differ by 4 %.
+/// Compares ten runs each night with a single run, on a machine whose runs differ by 4 %.
 #[test]
 fn a_run_is_not_judged_by_how_much_means_of_more_runs_differ() {
     let mut noise = Random(11);
@@ -333,7 +333,7 @@ fn a_run_is_not_judged_by_how_much_means_of_more_runs_differ() {
     assert!(decided <= 5, "{decided} of 50");
 }
 
-/// Runs in turn, but of another length or days apart, have nothing in common.
+/// Alternating runs that differ in length or are days apart have nothing in common.
 #[test]
 fn runs_that_are_not_alike_are_no_pairs() {
     let mut noise = Random(12);

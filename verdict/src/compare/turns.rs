@@ -1,4 +1,4 @@
-//! Runs two commands in turn, so that both see the machine in the same states.
+//! Alternating runs of two commands, so that both see the machine in the same states.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,21 +7,21 @@ use super::comparable::not_comparable;
 use super::side::Side;
 use crate::error::{Error, Result};
 
-/// Two commands, and how often each runs.
+/// Two commands, and their number of runs.
 #[derive(Debug)]
 pub struct Turns<'run> {
-    /// For `sh`; ` --out FOLDER` is added.
+    /// Command of the base for `sh`; ` --out FOLDER` is added.
     pub base: &'run str,
     /// Command of the new side.
     pub new: &'run str,
-    /// Runs of each command.
+    /// Number of runs of each command.
     pub rounds: usize,
-    /// Where the runs' folders are made.
+    /// Folder for the folders of runs.
     pub folder: &'run Path,
 }
 
-/// Runs both commands in every round, and in every other round the second one first. Calls
-/// `started` before each run.
+/// Runs both commands in every round, in every other round the second one first. Calls `started`
+/// before each run.
 ///
 /// # Errors
 /// Exit code 12 when a command does not end with 0 or leaves no record.

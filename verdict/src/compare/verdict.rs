@@ -1,36 +1,36 @@
-//! Verdicts: worse, better, the same, not worse, or too noisy to say.
+//! Verdicts: worse, better, the same, not worse, or too noisy to decide.
 
 use serde::{Deserialize, Serialize};
 
 use super::estimate::Estimate;
 use super::metric::Better;
 
-/// What an estimate says about a metric.
+/// Verdict of an estimate of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It got worse, by the threshold or more.
+    /// The metric got worse, by the threshold or more.
     Worse,
-    /// It got better, by the threshold or more.
+    /// The metric got better, by the threshold or more.
     Better,
     /// Any change is smaller than the threshold.
     Same,
-    /// It did not get worse by the threshold; whether it got better is not certain.
+    /// The metric did not get worse by the threshold; whether it got better is not certain.
     NotWorse,
-    /// The interval is too wide to exclude that it got worse.
+    /// The interval is too wide to exclude that the metric got worse.
     TooNoisy,
 }
 
-/// In the order in which they decide where there are several.
+/// Verdicts in the order in which they decide.
 const BY_WEIGHT: [Verdict; 5] =
     [Verdict::Worse, Verdict::TooNoisy, Verdict::NotWorse, Verdict::Better, Verdict::Same];
 
 impl Verdict {
-    /// Worse or better if the interval excludes no change and the effect reaches the threshold; the
-    /// same if the interval is within the threshold; not worse if it excludes the threshold on the
-    /// worse side.
+    /// Decides worse or better if the interval excludes no change and the effect reaches the
+    /// threshold; the same if the interval is within the threshold; not worse if it excludes the
+    /// threshold on the worse side.
     pub(super) fn of(estimate: &Estimate, better: Better, threshold: f64) -> Self {
-        // As if more were better.
+        // Oriented so that more is better.
         let Estimate { effect, low, high } = match better {
             Better::Higher => *estimate,
             Better::Lower => estimate.negated(),
@@ -48,17 +48,17 @@ impl Verdict {
         }
     }
 
-    /// How much it decides: the least decides first.
+    /// Rank of the verdict: the lowest decides first.
     pub(super) fn weight(self) -> usize {
         BY_WEIGHT.iter().position(|it| *it == self).unwrap_or(BY_WEIGHT.len())
     }
 
-    /// Whether a gate may let it pass.
+    /// Returns whether a gate may let it pass.
     pub(super) fn passes(self) -> bool {
         !matches!(self, Self::Worse | Self::TooNoisy)
     }
 
-    /// The words in tables.
+    /// Name in tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Worse => "worse",

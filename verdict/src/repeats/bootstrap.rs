@@ -1,4 +1,4 @@
-//! Confidence intervals of figures of steps by the bootstrap: repeats are drawn, and within each of
+//! Confidence intervals of figures of steps by the bootstrap: it draws repeats, and within each of
 //! them blocks of consecutive steps, because each step's time depends on the one before.
 //!
 //! Blocks: H. R. Kuensch, "The jackknife and the bootstrap for general stationary observations"
@@ -14,19 +14,19 @@ use record::statistics::percentile;
 /// A figure with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Of all measured steps.
+    /// Figure of all measured steps.
     pub estimate: f64,
-    /// Lower end, 2.5th percentile of the resampled figures.
+    /// Lower end: the 2.5th percentile of the resampled figures.
     pub low: f64,
-    /// Upper end, 97.5th percentile.
+    /// Upper end: the 97.5th percentile.
     pub high: f64,
 }
 
-/// How often steps are drawn again.
+/// Number of resamples.
 const RESAMPLES: usize = 400;
 
 impl Interval {
-    /// Of a figure of the steps of all repeats; `None` without steps.
+    /// Estimates a figure of the steps of all repeats; `None` without steps.
     pub fn of(repeats: &[Vec<f64>], figure: impl Fn(&[f64]) -> f64) -> Option<Self> {
         let all = repeats.concat();
         if repeats.iter().any(Vec::is_empty) || all.is_empty() {
@@ -54,7 +54,7 @@ impl Interval {
     }
 }
 
-/// As many steps as there are, in blocks that begin anywhere; after the last step comes the first.
+/// Draws as many steps as there are, in blocks that begin anywhere and wrap around at the end.
 fn resample(steps: &[f64], block: usize, random: &mut Random, into: &mut Vec<f64>) {
     let end = into.len() + steps.len();
     while into.len() < end {
@@ -64,7 +64,7 @@ fn resample(steps: &[f64], block: usize, random: &mut Random, into: &mut Vec<f64
     }
 }
 
-/// The length of blocks that gives the variance of the mean the least error.
+/// Block length that minimizes the error of the mean's variance.
 fn block_length(steps: &[f64]) -> usize {
     let correlation = autocorrelation(steps).clamp(0.0, 0.95);
     let ratio = 6.0_f64.sqrt() * correlation / (1.0 - correlation * correlation);
@@ -72,7 +72,7 @@ fn block_length(steps: &[f64]) -> usize {
     (length.ceil() as usize).clamp(1, steps.len())
 }
 
-/// Of neighbours.
+/// Correlation of neighbouring steps.
 fn autocorrelation(steps: &[f64]) -> f64 {
     let mean = steps.iter().sum::<f64>() / steps.len() as f64;
     let variance: f64 = steps.iter().map(|step| (step - mean) * (step - mean)).sum();
@@ -88,7 +88,7 @@ mod tests {
         steps.iter().sum::<f64>() / steps.len() as f64
     }
 
-    /// Steps of 100 ms on average, each of which depends on the one before.
+    /// Draws steps of 100 ms on average, each of which depends on the one before.
     fn repeat(random: &mut Random) -> Vec<f64> {
         let mut state = 0.0;
         let mut step = || {
@@ -98,8 +98,8 @@ mod tests {
         (0..200).map(|_| step()).collect()
     }
 
-    /// With 5 repeats, the interval of the mean holds the truth nearly as often as it says, which
-    /// intervals that take steps for independent do not.
+    /// Checks that with 5 repeats the interval of the mean holds the truth nearly as often as
+    /// stated, which intervals that assume independent steps do not.
     #[test]
     fn intervals_hold_the_truth_though_steps_depend_on_each_other() {
         let trials = 100;

@@ -1,4 +1,4 @@
-//! `yardstick bench`: a workload several times in one job, and figures with intervals.
+//! `yardstick bench`: runs a workload several times in one job, and reports figures with intervals.
 
 mod bootstrap;
 
@@ -16,7 +16,7 @@ use record::statistics::percentile;
 use record::text::number_format;
 use record::{self, Record, StepSeries, injected_warning};
 
-/// The figures of all repeats. [`Display`](std::fmt::Display) is a page of 80 columns.
+/// Figures of all repeats. [`Display`](std::fmt::Display) is a page of 80 columns.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bench {
     /// Name of the workload.
@@ -25,44 +25,44 @@ pub struct Bench {
     pub workload_id: String,
     /// Number of ranks.
     pub world: usize,
-    /// The runs, in their order.
+    /// Runs in their order.
     pub repeats: Vec<Repeat>,
-    /// Steps to measure in each repeat, once step times have settled.
+    /// Number of steps to measure in each repeat, once step times have settled.
     pub wanted_steps: u64,
-    /// Whether step times had settled in every repeat, and as many steps were measured then.
+    /// True if step times had settled in every repeat, and as many steps were measured then.
     pub is_steady: bool,
-    /// Of all ranks together, over all measured steps.
+    /// Rate of all ranks together, over all measured steps.
     pub tokens_per_second: Option<Interval>,
     /// Median of the measured steps.
     pub step_ms_median: Option<Interval>,
     /// 95th percentile of the measured steps.
     pub step_ms_p95: Option<Interval>,
-    /// What limits the meaning of the figures.
+    /// Limits on the meaning of the figures.
     pub warnings: Vec<String>,
 }
 
-/// One of them.
+/// A single run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Repeat {
-    /// Folder of its run.
+    /// Folder of the run.
     pub folder: String,
-    /// Steps that were left out as warm-up.
+    /// Number of warm-up steps, which are left out.
     pub warmup_steps: u64,
-    /// Steps that count.
+    /// Number of measured steps.
     pub measured_steps: u64,
-    /// Whether step times had settled after the warm-up, as in the record.
+    /// True if step times had settled after the warm-up, as in the record.
     pub is_steady: bool,
     /// Rate over the measured steps.
     pub tokens_per_second: f64,
     /// Median time of a step.
     pub step_ms_median: f64,
     /// Digest of the losses of all its steps. A repeat may have more steps than another: the losses
-    /// of those that both have are the same.
+    /// of the steps that both have are equal.
     pub losses: String,
 }
 
 impl Bench {
-    /// Of the folders of its runs.
+    /// Reads the folders of the runs.
     ///
     /// # Errors
     /// When a record or a file of steps cannot be read.
@@ -127,13 +127,13 @@ impl Repeat {
     }
 }
 
-/// The bits of each step's loss.
+/// Reads the bits of each step's loss.
 fn losses_of(folder: &Path) -> Result<Vec<u64>> {
     let lines = record::read_steps(&record::steps_path(folder, 0))?;
     lines.map(|line| Ok(line?.sample.loss.to_bits())).collect()
 }
 
-/// Whether two repeats have the same losses, in the steps that both have.
+/// Returns whether two repeats have the same losses, in the steps that both have.
 fn are_same(one: &[u64], other: &[u64]) -> bool {
     let common = one.len().min(other.len());
     one[..common] == other[..common]

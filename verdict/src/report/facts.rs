@@ -1,4 +1,4 @@
-//! Facts that text, HTML and Markdown have in common: how a run ended, what ran, where and when.
+//! Facts that text, HTML and Markdown share: how a run ended, the workload, and its place and time.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use record::Record;
 use record::text::number_format::{count, scaled};
 use record::text::unix_time::minute;
 
-/// One line.
+/// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fact {
     pub(super) name: &'static str,
     pub(super) value: String,
 }
 
-/// Model, batch, devices, time, folder and program; `null` where the record does not say.
+/// Lists model, batch, devices, time, folder and program; `null` if the record does not have it.
 pub(super) fn facts(report: &ReportData) -> Vec<Fact> {
     let ReportData { record, folder, world, .. } = report;
     let values = [
@@ -34,7 +34,7 @@ pub(super) fn facts(report: &ReportData) -> Vec<Fact> {
     values.map(|(name, value)| Fact { name, value: known_or_null(value) }).into()
 }
 
-/// State, exit code and what ended the run, with the reason in a line of its own.
+/// Formats the state, the exit code and the cause of the end, with the reason in a separate line.
 pub(super) fn status(report: &ReportData) -> String {
     let record = &report.record;
     let mut text = report.state.to_owned();
@@ -57,13 +57,13 @@ pub(super) fn status(report: &ReportData) -> String {
 pub(super) struct Utilization {
     /// Name of the causal figure in the record.
     pub(super) name: &'static str,
-    /// The rate that it is a share of.
+    /// Rate that it is a share of.
     pub(super) of: &'static str,
     pub(super) causal: f64,
     pub(super) full: f64,
 }
 
-/// Utilization of the published peak, and of the measured matmul rate, where they are known.
+/// Lists the known utilizations of the published peak and of the measured matmul rate.
 pub(super) fn utilizations(record: &Record) -> Vec<Utilization> {
     let of_peak = record.mfu_causal.zip(record.mfu_full).map(|(causal, full)| Utilization {
         name: "mfu_causal",
@@ -80,7 +80,7 @@ pub(super) fn utilizations(record: &Record) -> Vec<Utilization> {
     of_peak.into_iter().chain(of_measured).collect()
 }
 
-/// The GPUs by their names, else the processor of rank 0.
+/// Names the GPUs, or else the CPU of rank 0.
 fn device(record: &Record) -> Option<String> {
     let mut names: Vec<(&str, usize)> = Vec::new();
     let mut counted = BTreeSet::new(); // several ranks may share one
@@ -103,7 +103,7 @@ fn device(record: &Record) -> Option<String> {
     Some(format!("{cpu}, {} a rank", threads?))
 }
 
-/// Of the model, on one rank's device.
+/// Formats the rate of the model on one rank's device.
 fn model_rate(record: &Record) -> Option<String> {
     let rate = record.rank_flops_per_second?;
     let [causal, full] = [rate.causal, rate.full].map(|rate| scaled(rate, "FLOP/s"));
@@ -119,7 +119,7 @@ fn ranks(report: &ReportData) -> String {
     }
 }
 
-/// The first start, as in "2026-11-24 08:30".
+/// Formats the first start, as in "2026-11-24 08:30".
 pub(super) fn started(record: &Record) -> Option<String> {
     Some(minute(record.attempts.first()?.started_unix_ms))
 }

@@ -1,10 +1,10 @@
-//! The lines about hardware: what GPUs and hosts did, and what that costs.
+//! Lines about hardware: readings of GPUs and hosts, energy and cost.
 
 use record::Record;
 use record::hardware::HardwareSummary;
 use record::text::number_format::{percent, scaled, thousands};
 
-/// The mean over all ranks' GPUs; `None` without readings of any.
+/// Mean over all ranks' GPUs; `None` without any readings.
 pub(super) fn gpus(record: &Record) -> Option<String> {
     let all: Vec<_> = record.ranks.iter().filter_map(|rank| rank.gpu.as_ref()).collect();
     let watts = |value: f64| format!("{value:.0} W");
@@ -23,7 +23,7 @@ pub(super) fn gpus(record: &Record) -> Option<String> {
     joined(parts)
 }
 
-/// The mean over all nodes; `None` without readings of any.
+/// Mean over all nodes; `None` without any readings.
 pub(super) fn hosts(record: &Record) -> Option<String> {
     let all: Vec<_> = record.hosts.iter().map(|host| &host.summary).collect();
     let share =
@@ -65,12 +65,12 @@ fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
     (!known.is_empty()).then(|| known.join(", "))
 }
 
-/// Of the means of a gauge.
+/// Mean of a gauge over all summaries.
 fn mean(all: &[&HardwareSummary], name: &str) -> Option<f64> {
     average(all.iter().filter_map(|summary| Some(summary.gauges.get(name)?.mean)))
 }
 
-/// Of the rates of a counter.
+/// Mean rate of a counter over all summaries.
 fn per_second(all: &[&HardwareSummary], name: &str) -> Option<f64> {
     average(all.iter().filter_map(|summary| Some(summary.counters.get(name)?.per_second)))
 }

@@ -8,7 +8,7 @@ use record::Clocks;
 use record::phase::Phase;
 use record::text::number_format;
 
-/// Main figures, phases and warnings.
+/// Formats main figures, phases and warnings.
 pub(super) fn page(report: &ReportData) -> String {
     let record = &report.record;
     let workload = &record.workload;
@@ -59,12 +59,12 @@ pub(super) fn page(report: &ReportData) -> String {
     text
 }
 
-/// Text in one line, and without tags.
+/// Formats text in one line, without tags.
 fn plain(text: &str) -> String {
     text.replace(['\n', '\r'], " ").replace('<', "&lt;")
 }
 
-/// Text that does not end a cell of a table.
+/// Escapes text so that it does not end a cell of a table.
 pub(super) fn cell(text: &str) -> String {
     plain(text).replace('\\', "\\\\").replace('|', "\\|")
 }

@@ -31,14 +31,14 @@ pub struct ReportData {
     pub record: Record,
     /// Number of ranks of the last attempt.
     pub world: usize,
-    /// State of the run: the record's status, or `dead` where it says that it is running and no
+    /// State of the run: the record's status, or `dead` if it is running by its record but no
     /// process holds its folder.
     pub state: &'static str,
-    /// Their hosts, each once, in the order of ranks.
+    /// Hosts of the ranks, each once, in the order of ranks.
     pub hosts: Vec<String>,
-    /// Its folder, or the file of a record without one; `null` where it has no place of its own.
+    /// Folder of the run, or the file of a record without one; `null` if it has no own place.
     pub folder: Option<String>,
-    /// What limits the meaning of the figures.
+    /// Limits on the meaning of the figures.
     pub warnings: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct ReportData {
 /// [`Error`] when there is no record, or when it or the steps are damaged or unreadable.
 pub fn reports(place: &Path) -> Result<Vec<ReportData>, Error> {
     let mut each = Record::read_each(place)?;
-    // Of several runs, those that ended before their record have nothing to report.
+    // Runs that ended before their record have nothing to report, if there are others.
     let is_there = |record: &Result<Record, Error>| !matches!(record, Err(Error::NoRecord { .. }));
     if each.iter().any(|(_, record)| is_there(record)) {
         each.retain(|(_, record)| is_there(record));
@@ -61,17 +61,17 @@ pub fn reports(place: &Path) -> Result<Vec<ReportData>, Error> {
     each.into_iter().map(report).collect()
 }
 
-/// Reports as one page of HTML that needs nothing else.
+/// Formats reports as one self-contained page of HTML.
 pub fn html(reports: &[ReportData]) -> String {
     html::page(reports)
 }
 
-/// Several runs in one table, a row each: text that is Markdown too.
+/// Builds a table with one row per run: text that is Markdown too.
 pub fn overview(reports: &[ReportData]) -> String {
     overview::table(reports).to_string()
 }
 
-/// Of a run whose folder this is.
+/// Builds the report of the run in this folder.
 fn report_of(dir: &Path, mut record: Record) -> Result<ReportData, Error> {
     let world = record.ranks.len().max(1);
     if record.steps.is_none() {
@@ -100,18 +100,18 @@ fn report_of(dir: &Path, mut record: Record) -> Result<ReportData, Error> {
     Ok(report)
 }
 
-/// The state of a run without a process that has recorded no end.
+/// State of a run without a process and without a recorded end.
 const DEAD: &str = "dead";
 
 const RUNNING_OR_KILLED: &str = "the run is still running, or was killed";
 const KILLED: &str = "the run was killed: no process holds its folder; unless a launcher does, \
                       the same command resumes it";
 
-/// A larger share of time outside of all phases means that something is not measured.
+/// Maximum share of time outside of all phases: a larger one means that something is not measured.
 const OTHER_SHARE_MAX: f64 = 0.05;
 
 impl ReportData {
-    /// The report of a record.
+    /// Builds the report of a record.
     pub fn new(record: Record) -> Self {
         let mut hosts: Vec<String> = Vec::new();
         for rank in &record.ranks {
@@ -124,18 +124,18 @@ impl ReportData {
         Self { world, state, record, hosts, folder: None, warnings }
     }
 
-    /// With the folder or the name that the run has.
+    /// Sets the folder or the name of the run.
     #[must_use]
     pub fn with_folder(self, folder: &str) -> Self {
         Self { folder: Some(folder.to_owned()), ..self }
     }
 
-    /// The report as Markdown, for a pull request.
+    /// Formats the report as Markdown, for a pull request.
     pub fn to_markdown(&self) -> String {
         markdown::page(self)
     }
 
-    /// The report as JSON.
+    /// Converts the report to JSON.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!(self)
     }

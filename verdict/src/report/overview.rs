@@ -1,4 +1,4 @@
-//! Several runs in one table, a row each.
+//! Table of several runs, one row each.
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -21,12 +21,12 @@ pub(super) const HEADINGS: [&str; 10] = [
     "commit",
 ];
 
-/// Those with numbers.
+/// Returns whether a column has numbers.
 pub(super) fn is_number(column: usize) -> bool {
     [3, 6, 7].contains(&column)
 }
 
-/// The main figures of a run.
+/// Main figures of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Row([String; HEADINGS.len()]);
 
@@ -62,7 +62,7 @@ impl Row {
     }
 }
 
-/// Table of runs in the given order, which is Markdown too.
+/// Builds the table of runs in the given order, which is Markdown too.
 pub(super) fn table(reports: &[ReportData]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).force_no_tty();

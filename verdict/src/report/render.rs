@@ -51,7 +51,7 @@ fn right(text: impl ToString) -> Cell {
 }
 
 impl ReportData {
-    /// Status, what ran where, loss, efficiency and checkpoints, one line each.
+    /// Builds the header: status, workload, place, loss, efficiency and checkpoints, one line each.
     fn header(&self) -> Table {
         let record = &self.record;
         let mut table = table(presets::NOTHING);
@@ -155,7 +155,7 @@ fn target_loss(target: &TargetRecord) -> String {
     format!("{:.4} {kind}, {reached}", target.nats)
 }
 
-/// Every known utilization; `null` without any.
+/// Lists every known utilization; `null` without any.
 fn mfu(record: &Record) -> Vec<[String; 2]> {
     let known = utilizations(record);
     if known.is_empty() {
@@ -202,7 +202,7 @@ fn promoted(tier: &PromotedTo) -> String {
     format!("{}{dropped} copied to {}{rate}, newest {newest}{failures}", tier.count, tier.tier)
 }
 
-/// What is worth naming only if there is some.
+/// Formats a count that is only worth naming if it is not zero.
 fn and(count: u64, what: &str) -> String {
     if count == 0 { String::new() } else { format!(" and {count} {what}") }
 }
@@ -217,7 +217,7 @@ fn communication(record: &Record) -> Option<String> {
     ))
 }
 
-/// Times and rates without and with checkpoints and evaluation, one line each.
+/// Builds times and rates without and with checkpoints and evaluation, one line each.
 fn speed(record: &Record, steps: &StepsSummary) -> Table {
     let mut table = table(presets::ASCII_MARKDOWN);
     let names = ["clock", "median ms", "p5", "p95", "tokens/s", "tokens/s per rank"];
@@ -237,7 +237,7 @@ fn speed(record: &Record, steps: &StepsSummary) -> Table {
     table
 }
 
-/// Time of the measured steps by phase. Means and not medians, because means add up.
+/// Breaks down the time of measured steps by phase. Uses means, which add up, unlike medians.
 fn phases(record: &Record, steps: &StepsSummary) -> Table {
     let mut table = table(presets::ASCII_MARKDOWN);
     let bar_name = format!("{:BAR_COLUMNS$}", "share of wall time");

@@ -1,32 +1,32 @@
-//! The way to the first step: of the first start, and of each recovery.
+//! Time to the first step: of the first start, and of each recovery.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 
 use record::{Attempt, PodTimes, StartParts};
 
-/// Of more attempts than fit into 80 columns those are shown: the first, and the newest.
+/// Maximum number of attempts that fit into 80 columns: the first, and the newest.
 const COLUMNS_MAX: usize = 5;
 
-/// That of an attempt, as far as it is known.
+/// Time to the first step of an attempt, as far as it is known.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Start {
     /// Number of the attempt.
     pub attempt: u32,
-    /// From the creation of pods until their ssh servers listened.
+    /// Times from the creation of pods until their ssh servers listened.
     pub pods: Option<PodTimes>,
-    /// From the launcher, or from the process of rank 0, to the end of the first step.
+    /// Times from the launcher, or from the process of rank 0, to the end of the first step.
     pub start: Option<StartParts>,
 }
 
-/// A part, and whose it is.
+/// A part of the time, and its source.
 struct Part {
     name: &'static str,
     seconds: Option<f64>,
     is_of: Teller,
 }
 
-/// Who tells a part.
+/// Source of a part.
 #[derive(PartialEq)]
 enum Teller {
     Pods,
@@ -35,18 +35,18 @@ enum Teller {
 }
 
 impl Start {
-    /// The start of an attempt.
+    /// Returns the start of an attempt.
     pub fn of(attempt: &Attempt) -> Self {
         Self { attempt: attempt.number, pods: attempt.pods, start: attempt.start }
     }
 
-    /// Since the start of the launcher, or of rank 0: pods may start at the same time.
+    /// Time since the start of the launcher, or of rank 0: pods may start at the same time.
     fn total_seconds(&self) -> Option<f64> {
         let launch = self.start?.launch.map(|parts| parts.hosts_seconds + parts.mpirun_seconds);
         Some(launch.unwrap_or(0.0) + self.start?.total_seconds())
     }
 
-    /// In the order in which they pass.
+    /// Parts in chronological order.
     fn parts(&self) -> [Part; 11] {
         let Self { pods, start, .. } = self;
         let launch = start.and_then(|start| start.launch);
@@ -76,8 +76,8 @@ impl Start {
     }
 }
 
-/// Rows with headings: a row for each part, a column for each attempt, in seconds. What pods and
-/// launcher tell is left out where none of them was asked.
+/// Builds rows with headings: a row for each part, a column for each attempt, in seconds. Parts of
+/// pods and of the launcher are omitted if no attempt has them.
 pub(super) fn rows(starts: &[Start]) -> Vec<Vec<String>> {
     let hidden = starts.len().saturating_sub(COLUMNS_MAX);
     let shown: Vec<_> = starts.iter().take(1).chain(starts.iter().skip(1 + hidden)).collect();
@@ -106,7 +106,7 @@ fn cell(seconds: Option<f64>) -> String {
     seconds.map_or("null".to_owned(), |seconds| format!("{seconds:.1}"))
 }
 
-/// The same as text.
+/// Builds a table of these rows.
 pub fn table(starts: &[Start]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).force_no_tty();

@@ -1,11 +1,11 @@
-//! The line about transports: how many pairs of ranks use which, and how many have GPUDirect RDMA.
+//! The line about transports: the number of rank pairs of each, and of those with GPUDirect RDMA.
 
 use std::collections::BTreeMap;
 
 use record::text::number_format;
 use record::{Record, Transport};
 
-/// `null` where NCCL was used and what it chose is not known; `None` where it was not used.
+/// Formats the line; `null` if NCCL was used and its choice is unknown, `None` if it was not used.
 pub(super) fn transports(record: &Record) -> Option<String> {
     let Some(transports) = &record.transports else {
         let collectives = record.collectives.as_ref()?;

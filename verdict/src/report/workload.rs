@@ -1,11 +1,11 @@
 //! The workload of a record in words. It is read from its configuration alone, so that records of
-//! models which this version cannot train have a page too.
+//! models which this version cannot train also have a page.
 
 use record::Record;
 use record::text::number_format::{count, scaled, thousands};
 use serde_json::Value;
 
-/// Larger dimensions are no model's; all numbers below then fit into 128 bits.
+/// Maximum dimension of a model, with which all numbers below fit into 128 bits.
 const DIMENSION_MAX: u64 = 1 << 24;
 
 /// Dimensions of a model that a page shows.
@@ -18,7 +18,7 @@ struct Model {
 }
 
 impl Model {
-    /// `None` where the dimensions cannot be those of a model.
+    /// Reads the dimensions; `None` if they cannot be those of a model.
     fn of(record: &Record) -> Option<Self> {
         let config = record.workload.config.get("model")?;
         let family = match config.get("family")?.as_str()? {
@@ -32,16 +32,16 @@ impl Model {
     }
 }
 
-/// A dimension that a model can have.
+/// Reads a dimension that a model can have.
 fn dimension(model: &Value, key: &str) -> Option<u64> {
     model.get(key)?.as_u64().filter(|number| (1..=DIMENSION_MAX).contains(number))
 }
 
-/// N, the number of parameters: embeddings of tokens (and of positions in GPT), a head that is not
-/// the table of tokens, and in each layer norms, attention and feed-forward. `None` where the
+/// Counts the parameters, N: embeddings of tokens (and of positions in GPT), a head unless it
+/// shares the token table, and in each layer norms, attention and feed-forward. `None` if the
 /// dimensions cannot be those of a model.
 ///
-/// `models::Layout` has them one by one; a test of the command line compares both.
+/// `models::Layout` lists the parameters one by one; a test of the command line compares both.
 pub fn parameters(model: &Value) -> Option<u64> {
     let number = |key: &str| dimension(model, key).map(u128::from);
     let [layers, width, heads] = [number("layers")?, number("width")?, number("heads")?];
@@ -71,7 +71,7 @@ pub fn parameters(model: &Value) -> Option<u64> {
     u64::try_from(found).ok()
 }
 
-/// Family, parameters and dimensions.
+/// Formats family, parameters and dimensions.
 pub(super) fn model(record: &Record) -> Option<String> {
     let Model { family, parameters, layers, width, heads } = Model::of(record)?;
     let parameters = thousands(parameters as f64);
@@ -79,7 +79,7 @@ pub(super) fn model(record: &Record) -> Option<String> {
     Some(format!("{family}, {parameters} parameters: {layers}, width {width}, {heads} heads"))
 }
 
-/// The model in a few characters, as in "GPT 124M".
+/// Formats the model in a few characters, as in "GPT 124M".
 pub(super) fn short_model(record: &Record) -> Option<String> {
     let Model { family, parameters, .. } = Model::of(record)?;
     Some(format!("{family} {}", scaled(parameters as f64, "").replace(' ', "")))
@@ -89,7 +89,7 @@ fn batch_number(record: &Record, key: &str) -> Option<u64> {
     record.workload.config.get("batch")?.get(key)?.as_u64()
 }
 
-/// Sequences and tokens of a step.
+/// Formats sequences and tokens of a step.
 pub(super) fn batch(record: &Record, world: usize) -> Option<String> {
     let of_all = batch_number(record, "global_sequences");
     let of_ranks = || batch_number(record, "sequences_per_rank")?.checked_mul(world as u64);
@@ -100,13 +100,13 @@ pub(super) fn batch(record: &Record, world: usize) -> Option<String> {
     Some(format!("{sequences}, {tokens} tokens a step; {each} a rank and micro-batch"))
 }
 
-/// Length of a sequence.
+/// Formats the length of a sequence.
 pub(super) fn sequence(record: &Record) -> Option<String> {
     let tokens = batch_number(record, "sequence_tokens")?;
     Some(format!("{} tokens", thousands(tokens as f64)))
 }
 
-/// Number format of the computation.
+/// Formats the number format of the computation.
 pub(super) fn precision(record: &Record) -> Option<String> {
     let compute = record.workload.config.get("precision")?.get("compute")?.as_str()?;
     ["f32", "bf16"].contains(&compute).then(|| compute.to_owned())

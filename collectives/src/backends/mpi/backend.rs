@@ -29,12 +29,12 @@ static OPENED: AtomicBool = AtomicBool::new(false);
 /// fixed table of [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX) entries and sleep until they are
 /// complete.
 ///
-/// Where ranks share a node, buffers made by `dyn Collective`'s `buffer` lie in memory that all
-/// ranks of the node map (see [`MpiOptions::shared_memory`]), and the communication threads sum and
-/// copy in place there. MPI then only moves data between nodes: ranks with the same index on their
-/// nodes each exchange their own part, or where nodes differ in size, the first rank of each node
-/// exchanges for the whole node. MPI carries all operations on other memory. MPI moves elements and
-/// never sums them: sums are this crate's, in a fixed order.
+/// Buffers made by `dyn Collective`'s `buffer` lie in memory that all ranks of the node map, where
+/// ranks share a node (see [`MpiOptions::shared_memory`]). The communication threads sum and copy
+/// in place there, and MPI only moves data between nodes: ranks with the same index on their nodes
+/// each exchange their own part. Where nodes differ in size, the first rank of each node exchanges
+/// for the whole node. MPI carries all operations on other memory. MPI moves elements and never
+/// sums them: this crate computes all sums, in a fixed order.
 ///
 /// After a failure (a passed deadline, an MPI error, [`Collective::abandon`]) the thread leaves MPI
 /// for good, and dropping this calls no MPI_Finalize, which would wait for the lost peer. All waits

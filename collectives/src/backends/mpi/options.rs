@@ -1,24 +1,23 @@
-//! How to open MPI.
+//! Options of the MPI backend.
 
 use std::time::Duration;
 
-/// How to open MPI.
+/// Options for opening MPI.
 #[derive(Debug, Clone)]
 pub struct MpiOptions {
     /// Most elements of one MPI message. Longer buffers are sent as several.
     pub message_elements_max: usize,
-    /// How long to wait for MPI_Init, which waits for all ranks.
+    /// Timeout of MPI_Init, which waits for all ranks.
     pub open_timeout: Duration,
-    /// How long the end of a scope waits for operations that the caller did not wait for.
+    /// Timeout at the end of a scope for operations that the caller did not wait for.
     pub timeout: Duration,
-    /// How long dropping the backend waits for the other ranks, which must call MPI_Finalize too.
+    /// Timeout of dropping the backend, during which the other ranks must call MPI_Finalize too.
     pub close_timeout: Duration,
-    /// Whether the ranks of one node reduce through shared memory, in buffers of `dyn
-    /// Collective`'s `buffer`, so that MPI only moves data between nodes. Off on all ranks if it is
-    /// off on one.
+    /// Lets the ranks of one node reduce through shared memory, in buffers of `dyn Collective`'s
+    /// `buffer`, so that MPI only moves data between nodes. Off on all ranks if it is off on one.
     pub shared_memory: bool,
-    /// For tests on one machine: rank r of it is on the r-th of these nodes, which are given by any
-    /// numbers. Empty: all are on one.
+    /// Simulated nodes for tests on one machine: rank r is on the r-th of these nodes, which are
+    /// given by any numbers. Empty: all ranks are on one.
     pub simulated_nodes: Vec<usize>,
 }
 

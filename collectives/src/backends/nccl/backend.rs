@@ -19,10 +19,10 @@ use crate::{
     RawBuffer, Settled, Ticket, Timing,
 };
 
-/// All ranks, each with a CUDA device.
+/// Group of ranks, each with a CUDA device.
 ///
 /// Sums and gathers on the memory of devices are NCCL's, on the data channel. They run on a stream
-/// of their own, after what the stream that computes was given before. Everything else (control
+/// of their own, after the work that the compute stream had before. Everything else (control
 /// messages, buffers of the host) is `control`'s.
 ///
 /// NCCL adds in an order of its own choice, which does not depend on timing.
@@ -35,7 +35,7 @@ use crate::{
 pub struct Nccl<'world> {
     control: &'world dyn Collective,
     device: Cuda,
-    /// The stream that communicates.
+    /// The communication stream.
     stream: Arc<CudaStream>,
     timeout: Duration,
     library: String,
@@ -45,11 +45,11 @@ pub struct Nccl<'world> {
 
 #[derive(Debug)]
 struct State {
-    /// Until it was closed or aborted.
+    /// Present until it is closed or aborted.
     communicator: Option<Communicator>,
     operations: Operations,
     clock: DeviceClock,
-    /// Why no operation is taken any more.
+    /// Reason why no operation is accepted any more.
     dead: Option<Arc<str>>,
     /// The communicator was aborted: peers that have not done so may write to this rank's memory.
     is_aborted: bool,
@@ -69,7 +69,7 @@ impl State {
     }
 }
 
-/// Why an operation fails.
+/// Cause of a failed operation.
 #[derive(Debug)]
 enum Cause {
     Deadline { waited: Duration },
@@ -100,7 +100,7 @@ impl Failing {
 struct Awaited {
     slot: usize,
     position: Option<Position>,
-    /// Whether its time counts: before, the device computes what comes before it.
+    /// Returns whether its time counts: before that, the device computes preceding work.
     since: fn(&Entry) -> Result<bool, cuda::Error>,
 }
 
@@ -228,10 +228,10 @@ impl<'world> Nccl<'world> {
         }
     }
 
-    /// Gives an operation to the device, behind what computes.
+    /// Submits an operation to the device, behind the computation so far.
     ///
     /// # Safety
-    /// That of [`Collective::submit`].
+    /// The caller upholds the contract of [`Collective::submit`].
     unsafe fn start(&self, state: &State, ticket: &Ticket) -> Result<(), Cause> {
         let entry = state.operations.of(ticket);
         let Job { operation, buffer, .. } = entry.job();
@@ -251,7 +251,7 @@ impl<'world> Nccl<'world> {
         Ok(entry.record_end(&self.stream)?)
     }
 
-    /// Whether an operation is over; what NCCL reports meanwhile is an error.
+    /// Returns whether an operation is over; an error that NCCL reports meanwhile is returned.
     fn is_over(&self, state: &State, entry: &Entry) -> Result<bool, Cause> {
         if entry.is_over()? {
             return Ok(true);
@@ -275,7 +275,7 @@ impl<'world> Nccl<'world> {
         )
     }
 
-    /// Waits until the stream that communicates has room for one more operation.
+    /// Waits until the communication stream has room for one more operation.
     fn await_room(&self) -> Result<(), Error> {
         while let Some(slot) = { self.lock().operations.first_in_the_way() } {
             let awaited = Awaited { slot, position: None, since: Entry::is_ready };
@@ -324,7 +324,7 @@ impl<'world> Nccl<'world> {
         }
     }
 
-    /// Takes the timing of an operation that is over.
+    /// Collects the timing of an operation that is over.
     fn finish(&self, mut state: MutexGuard<'_, State>, ticket: &Ticket) -> Result<Timing, Error> {
         let State { operations, clock, .. } = &mut *state;
         let entry = operations.of(ticket);
@@ -334,7 +334,7 @@ impl<'world> Nccl<'world> {
         timing.map_err(|error| self.fail(state, Failing::new(job, error)))
     }
 
-    /// Kills the backend, and says why.
+    /// Kills the backend, and returns the error to report.
     fn fail(&self, mut state: MutexGuard<'_, State>, failing: Failing) -> Error {
         let Failing { job, position, cause } = failing;
         let Job { operation, buffer, .. } = job;
@@ -371,7 +371,7 @@ impl<'world> Nccl<'world> {
         }
     }
 
-    /// Takes no operations from here on; stops those in flight.
+    /// Rejects operations from here on; stops those in flight.
     fn stop(&self, reason: &str) {
         let mut state = self.lock();
         state.die(reason);
@@ -379,11 +379,11 @@ impl<'world> Nccl<'world> {
     }
 }
 
-/// How many joined operations may be in flight behind one that is not over.
+/// Number of joined operations that may be in flight behind an unfinished one.
 ///
-/// A stream takes about a thousand entries; then the host blocks, without a deadline, in whatever
-/// it starts next. Behind a gather of weights whole layers are started, behind a reduction of
-/// gradients a few kernels.
+/// A stream takes about a thousand entries; then the host blocks, without a deadline, in the next
+/// call that starts something. Behind a gather of weights whole layers are started, behind a
+/// reduction of gradients a few kernels.
 fn ahead_max(operation: Operation) -> usize {
     match operation {
         Operation::AllGather => 1,
@@ -406,10 +406,9 @@ impl Drop for Nccl<'_> {
     }
 }
 
-// SAFETY: NCCL uses a buffer only on the stream that communicates, between two events. `wait`
-// returns after the second, and `join` makes the stream that computes wait for it. Once aborted
-// the memory is at risk for ever: peers that have not aborted may still write to it. Everything
-// else is `control`'s.
+// SAFETY: NCCL uses a buffer only on the communication stream, between two events. `wait` returns
+// after the second, and `join` makes the compute stream wait for it. Once aborted the memory is at
+// risk for ever: peers that have not aborted may still write to it. Everything else is `control`'s.
 unsafe impl Collective for Nccl<'_> {
     fn rank(&self) -> usize {
         self.control.rank()

@@ -15,13 +15,13 @@ use super::library::{
 };
 use crate::{Dtype, Operation, RawBuffer};
 
-/// How long `ncclCommAbort` may take before it is given up.
+/// Time that `ncclCommAbort` may take before it is given up.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
-/// Why a communicator did not become ready.
+/// Reason why a communicator did not become ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotReady {
-    /// Not before the deadline.
+    /// It was not ready before the deadline.
     Deadline,
     /// It failed.
     Failed(Status),
@@ -75,7 +75,7 @@ impl Communicator {
         }
     }
 
-    /// Whether the last call is over, or what went wrong since.
+    /// Status of the last call: in progress, over, or the error since.
     pub(super) fn state(&self) -> Status {
         let mut state = Status::SUCCESS;
         // SAFETY: a live communicator.
@@ -83,7 +83,7 @@ impl Communicator {
         if asked == Status::SUCCESS { state } else { asked }
     }
 
-    /// Waits for what is said to be in progress.
+    /// Waits until a call is no longer in progress.
     pub(super) fn await_ready(&self, status: Status, deadline: Instant) -> Result<(), NotReady> {
         let mut status = status;
         let mut pause = Pause::default();
@@ -100,7 +100,7 @@ impl Communicator {
         }
     }
 
-    /// Gives an operation to a stream.
+    /// Submits an operation to a stream.
     ///
     /// # Safety
     /// The buffer is valid, and nobody else uses it, until the stream has passed the operation.
@@ -136,7 +136,7 @@ impl Communicator {
         }
     }
 
-    /// Tells NCCL of memory that operations will use.
+    /// Registers memory that operations will use.
     pub(super) fn register(&mut self, buffer: RawBuffer, keeper: Keeper) -> Result<(), String> {
         let Some(Registration { register, .. }) = self.functions.registration else {
             return Err("it can since version 2.19".to_owned());
@@ -152,7 +152,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// What NCCL says about a failure.
+    /// NCCL's description of a failure.
     pub(super) fn failure(&self, status: Status) -> String {
         self.functions.failure(status)
     }
@@ -199,7 +199,7 @@ impl Communicator {
     }
 }
 
-/// Of a sum.
+/// NCCL's element type for a sum.
 fn reduced_type(dtype: Dtype) -> c_int {
     match dtype {
         Dtype::F64 => FLOAT64,
@@ -213,7 +213,7 @@ impl fmt::Debug for Communicator {
     }
 }
 
-/// Between two looks at something that the device or a peer does: short at first.
+/// Pause between two polls of the device or a peer: short at first.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     rounds: u32,

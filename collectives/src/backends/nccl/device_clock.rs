@@ -1,11 +1,11 @@
-//! What the host's clock showed when a device passed an event.
+//! Conversion of a device's events to times of the host's clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{Cuda, CudaStream, Error, Event};
 
-/// Compares events with one that is recorded now, on a stream that has nothing else to do.
+/// Compares events with an event that is recorded now, on a stream without other work.
 #[derive(Debug)]
 pub(super) struct DeviceClock {
     idle: Arc<CudaStream>,
@@ -33,7 +33,7 @@ impl DeviceClock {
 }
 
 impl Moment<'_> {
-    /// When the device passed an event, before this moment.
+    /// Time at which the device passed an event, before this moment.
     pub(super) fn instant_of(&self, event: &Event) -> Result<Instant, Error> {
         let elapsed = Duration::from_nanos(event.elapsed_ns(self.event)?);
         Ok(self.instant.checked_sub(elapsed).unwrap_or(self.instant))

@@ -10,7 +10,7 @@ use device::cuda::{self, Libraries, Library, Required};
 
 use super::log_settings::LogSettings;
 
-/// What a function returned.
+/// Return code of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Status(c_int);
@@ -19,7 +19,7 @@ impl Status {
     pub(super) const SUCCESS: Self = Self(0);
     /// A peer's process has ended, or the network to it failed.
     pub(super) const REMOTE_ERROR: Self = Self(6);
-    /// The call goes on; `ncclCommGetAsyncError` tells when it is over.
+    /// The call is in progress; `ncclCommGetAsyncError` reports when it is over.
     pub(super) const IN_PROGRESS: Self = Self(7);
 }
 
@@ -31,7 +31,7 @@ pub(super) const SUM: c_int = 0;
 /// `ncclComm_t`.
 pub(super) type Handle = *mut c_void;
 
-/// By which ranks find each other.
+/// Id by which ranks find each other.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct UniqueId(pub(super) [u8; UniqueId::BYTES]);
@@ -40,8 +40,8 @@ impl UniqueId {
     pub(super) const BYTES: usize = 128;
 }
 
-/// `ncclConfig_t` as of NCCL 2.17. A later library takes it for what it is, because it says its
-/// size and version, and sets the rest to its defaults.
+/// `ncclConfig_t` as of NCCL 2.17. A later library accepts it, because it contains its size and
+/// version, and sets the rest to its defaults.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -56,7 +56,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// No call blocks; everything else is NCCL's choice.
+    /// Configuration in which no call blocks; everything else is NCCL's choice.
     pub(super) fn non_blocking() -> Self {
         Self {
             size: size_of::<Self>(),
@@ -93,7 +93,7 @@ pub(super) struct Functions {
     pub(super) comm_abort: unsafe extern "C" fn(Handle) -> Status,
     pub(super) comm_finalize: unsafe extern "C" fn(Handle) -> Status,
     pub(super) comm_destroy: unsafe extern "C" fn(Handle) -> Status,
-    /// Since NCCL 2.19.
+    /// Present since NCCL 2.19.
     pub(super) registration: Option<Registration>,
     pub(super) all_reduce: Reduce,
     pub(super) reduce_scatter: Reduce,
@@ -109,7 +109,7 @@ pub(super) struct Functions {
     get_last_error: unsafe extern "C" fn(Handle) -> *const c_char,
 }
 
-/// The functions by which NCCL is told of buffers.
+/// NCCL's functions for registering buffers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registration {
     pub(super) register:
@@ -155,7 +155,7 @@ impl Functions {
         }
     }
 
-    /// What NCCL says about a failure, and which file has more.
+    /// NCCL's description of a failure, and the file that has more.
     pub(super) fn failure(&self, status: Status) -> String {
         let text = self.text(status);
         match LogSettings::written_file() {
@@ -164,7 +164,7 @@ impl Functions {
         }
     }
 
-    /// What NCCL says about a status, and about the last error of this thread.
+    /// NCCL's text for a status, and for the last error of this thread.
     pub(super) fn text(&self, status: Status) -> String {
         // SAFETY: the first accepts every number, the second no communicator.
         let texts = unsafe {

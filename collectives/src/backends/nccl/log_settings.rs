@@ -1,4 +1,5 @@
-//! What NCCL logs, and where: the environment variables that decide it, as NCCL reads them.
+//! Content and destination of NCCL's log: the environment variables that decide, as NCCL reads
+//! them.
 //!
 //! NCCL reads them at its first call. Its configuration files (`/etc/nccl.conf`, `~/.nccl.conf`)
 //! count only for variables that are not set. Source: `src/debug.cc` of NCCL 2.18.6 to 2.30.7.
@@ -36,12 +37,12 @@ impl LogSettings {
     /// The variable that names NCCL's file.
     pub const FILE: &str = "NCCL_DEBUG_FILE";
 
-    /// Those of this process.
+    /// Settings of this process.
     pub fn of_process() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }
 
-    /// Those of an environment.
+    /// Settings of an environment.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         Self {
@@ -51,8 +52,9 @@ impl LogSettings {
         }
     }
 
-    /// What to set so that NCCL logs the transports of all pairs, into `file` unless the user has
-    /// named another. What is set stays: nothing is set where that hides the transports.
+    /// Variables to set so that NCCL logs the transports of all pairs, into `file` unless the user
+    /// has named another. Variables that are set stay: none is added where they hide the
+    /// transports.
     ///
     /// ```
     /// # use yardstick_collectives::LogSettings;
@@ -82,7 +84,7 @@ impl LogSettings {
         missing
     }
 
-    /// Why the log does not have the transports of all pairs, if so.
+    /// Reason why the log lacks the transports of all pairs, if it does.
     pub fn hides_transports(&self) -> Option<String> {
         match &self.level {
             None => self.hidden_subsystems().or_else(|| Some(format!("{LEVEL} is not set"))),
@@ -100,7 +102,7 @@ impl LogSettings {
         hides.then(|| format!("{SUBSYSTEMS}={subsystems} hides them (unset it, or add INIT)"))
     }
 
-    /// Whether the user wants to see the log, and has named no file for it.
+    /// Returns whether the user wants to see the log, and has named no file for it.
     pub fn logs_to_stdout(&self) -> bool {
         self.file.is_none() && self.level.as_ref().is_some_and(|level| is_one_of(level, &DETAILED))
     }
@@ -129,7 +131,7 @@ fn is_one_of(value: &str, names: &[&str]) -> bool {
     names.iter().any(|name| value.eq_ignore_ascii_case(name))
 }
 
-/// A list as in `INIT,NET`, or `^COLL,P2P` for all others.
+/// Parses a list as in `INIT,NET`, or `^COLL,P2P` for all others.
 fn is_logged(subsystems: &str, name: &str) -> bool {
     let excluded = subsystems.strip_prefix('^');
     let listed = excluded.unwrap_or(subsystems).split(',').map(str::trim);

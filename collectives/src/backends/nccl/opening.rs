@@ -1,4 +1,4 @@
-//! The ranks find each other: rank 0 makes an id, and the host's backend carries it to the others.
+//! Rendezvous of the ranks: rank 0 makes an id, and the host's backend carries it to the others.
 #![allow(unsafe_code)] // calls of NCCL
 
 use std::ffi::c_int;
@@ -15,8 +15,8 @@ use crate::{Collective, Error};
 
 const HINT: &str = "NCCL_SOCKET_IFNAME chooses the network interface by which ranks connect";
 
-/// What a rank tells the others: the version of its NCCL (0 where it has none), and from rank 0 the
-/// id of the communicator.
+/// Size of a rank's greeting: the version of its NCCL (0 where it has none), and from rank 0 the id
+/// of the communicator.
 const GREETING_BYTES: usize = size_of::<c_int>() + UniqueId::BYTES;
 
 /// Connects all ranks.
@@ -109,7 +109,7 @@ fn agreed_id(greetings: &[u8]) -> Result<UniqueId, Error> {
     Ok(UniqueId(std::array::from_fn(|index| id[index])))
 }
 
-/// What to look at where a peer does not connect.
+/// Hint for a peer that does not connect.
 fn hint() -> String {
     match LogSettings::written_file() {
         Some(file) => format!("NCCL's log {} shows what it tried; {HINT}", file.display()),

@@ -1,5 +1,5 @@
-//! Operations that were given to the device, and the events by which their progress is seen. Events
-//! are made when more operations are in flight than ever before, and then used again.
+//! Operations submitted to the device, and the events that show their progress. Events are created
+//! when more operations are in flight than ever before, and then reused.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,11 +10,11 @@ use super::device_clock::Moment;
 use crate::core::outstanding::Job;
 use crate::{OUTSTANDING_MAX, Position, Settled, Ticket, Timing};
 
-/// Set in the slots of tickets for this table: the others are for the host's backend.
+/// Set in the slots of this table's tickets: tickets without it belong to the host's backend.
 const ON_DEVICE: u32 = 1 << 31;
 
-/// How many operations the stream that communicates is given ahead. It takes about a thousand
-/// entries, of which each operation needs four; then the host blocks, without a deadline.
+/// Most operations queued ahead on the communication stream. It takes about a thousand entries, of
+/// which each operation needs four; then the host blocks, without a deadline.
 const STARTED_MAX: usize = 128;
 
 /// The operations in flight, and those that were joined and not settled.
@@ -23,9 +23,9 @@ pub(super) struct Operations {
     device: Cuda,
     entries: Vec<Entry>,
     free: Vec<usize>,
-    /// In the order in which they were joined.
+    /// Indices of joined entries, in the order of joining.
     joined: Vec<usize>,
-    /// In the order in which they were started; some may be over.
+    /// Started operations, in the order of their starts; some may be over.
     started: VecDeque<Started>,
 }
 
@@ -36,18 +36,18 @@ struct Started {
     generation: u32,
 }
 
-/// One operation, or a place for one.
+/// Entry of one operation, or a free entry.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Counts the uses of this entry; a ticket of an earlier use is a programmer's error.
     generation: u32,
     job: Option<Job>,
-    /// On the stream that computes: the buffer may be used.
+    /// On the compute stream: the buffer may be used.
     ready: Event,
-    /// On the stream that communicates.
+    /// On the communication stream.
     start: Event,
     end: Event,
-    /// On the stream that computes: it waits from here on.
+    /// On the compute stream: it waits from here on.
     wait_start: Event,
 }
 
@@ -62,7 +62,7 @@ impl Operations {
         }
     }
 
-    /// Whether a ticket is for an operation on a device.
+    /// Returns whether a ticket is for an operation on a device.
     pub(super) fn has_issued(ticket: &Ticket) -> bool {
         ticket.slot & ON_DEVICE != 0
     }
@@ -101,7 +101,7 @@ impl Operations {
         self.joined.push(index_of(ticket));
     }
 
-    /// How many were joined and not settled.
+    /// Number of operations that were joined and not settled.
     pub(super) fn joined_len(&self) -> usize {
         self.joined.len()
     }
@@ -111,7 +111,7 @@ impl Operations {
         self.joined[index]
     }
 
-    /// One of those that were joined.
+    /// Joined operation by index.
     pub(super) fn joined(&self, index: usize) -> &Entry {
         &self.entries[self.joined[index]]
     }
@@ -140,7 +140,7 @@ impl Operations {
         }
     }
 
-    /// Which one it is among the joined operations of its kind.
+    /// Position of an operation among the joined operations of its kind.
     pub(super) fn position(&self, index: usize) -> Position {
         let kind = |index| self.joined(index).job().operation;
         let same = |range: std::ops::Range<usize>| {
@@ -193,19 +193,19 @@ impl Entry {
         self.job.unwrap_or_else(|| unreachable!("an operation without a job"))
     }
 
-    /// Lets a stream begin with it when the stream that computes has come so far.
+    /// Lets the stream `own` start the operation once the compute stream has reached this point.
     pub(super) fn order_start(&self, compute: &CudaStream, own: &CudaStream) -> Result<(), Error> {
         self.ready.record(compute)?;
         self.ready.join(own)?;
         self.start.record(own)
     }
 
-    /// It ends behind what its stream was given so far.
+    /// Records the end of the operation behind the work that its stream was given so far.
     pub(super) fn record_end(&self, own: &CudaStream) -> Result<(), Error> {
         self.end.record(own)
     }
 
-    /// Lets the stream that computes wait for the end.
+    /// Lets the compute stream wait for the end.
     pub(super) fn join(&self, compute: &CudaStream) -> Result<(), Error> {
         self.wait_start.record(compute)?;
         self.end.join(compute)
@@ -215,17 +215,17 @@ impl Entry {
         self.end.is_complete()
     }
 
-    /// Whether the stream that computes has come to where the buffer may be used.
+    /// Returns whether the compute stream has reached the point from which the buffer may be used.
     pub(super) fn is_ready(&self) -> Result<bool, Error> {
         self.ready.is_complete()
     }
 
-    /// Whether the stream that computes has come to where it waits.
+    /// Returns whether the compute stream has reached the point at which it waits.
     pub(super) fn is_waited_for(&self) -> Result<bool, Error> {
         self.wait_start.is_complete()
     }
 
-    /// When it ran; it is over.
+    /// Start, end and size of an operation that is over.
     pub(super) fn timing(&self, now: &Moment<'_>) -> Result<Timing, Error> {
         let [started, ended] = [&self.start, &self.end].map(|event| now.instant_of(event));
         Ok(Timing { started: started?, ended: ended?, bytes: self.job().buffer.bytes() })

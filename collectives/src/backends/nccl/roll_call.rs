@@ -1,11 +1,11 @@
-//! Which peers are gone: NCCL does not know.
+//! Detection of lost peers, which NCCL cannot do.
 #![allow(unsafe_code)] // lends leaked memory
 
 use std::time::{Duration, Instant};
 
 use crate::{Channel, Collective, OUTSTANDING_MAX, Operation, RawBuffer, Ticket};
 
-/// How long peers have to notice the same failure. They wait for the same operation with the same
+/// Time for peers to notice the same failure. They wait for the same operation with the same
 /// timeout, and begin to wait at about the same time.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -24,7 +24,7 @@ pub(super) fn silent_peers(control: &dyn Collective) -> Vec<usize> {
         .iter()
         .map(|&peer| {
             let answer = start(control, Operation::Receive { from: peer, tag });
-            // Not waited for: the peer's answer says as much as that it was received.
+            // Not waited for: the peer's answer is as good as the receipt.
             let _sent = start(control, Operation::Send { to: peer, tag });
             answer
         })

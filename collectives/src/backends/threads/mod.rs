@@ -16,7 +16,7 @@ const NAME: &str = "threads";
 /// One rank of a group inside this process.
 ///
 /// The last rank to submit an operation does the work for all, in the order of the ranks, so that
-/// sums do not depend on timing. A rank that is dropped leaves the group: operations of the others
+/// sums do not depend on timing. A rank that is dropped leaves the group: operations of other ranks
 /// that need it fail at their deadlines.
 #[derive(Debug)]
 pub struct Threads {
@@ -33,18 +33,18 @@ struct Group {
 }
 
 impl Threads {
-    /// A group of `world` ranks, one for each of as many threads.
+    /// Creates a group of `world` ranks, one for each of as many threads.
     ///
     /// # Panics
-    /// When `world` is 0.
+    /// Panics if `world` is 0.
     pub fn group(world: usize) -> Vec<Self> {
         Self::group_with_timeout(world, Duration::from_secs(60))
     }
 
-    /// The same with another [timeout](Collective::timeout).
+    /// Creates a group like [`group`](Self::group), with another [timeout](Collective::timeout).
     ///
     /// # Panics
-    /// When `world` is 0.
+    /// Panics if `world` is 0.
     pub fn group_with_timeout(world: usize, timeout: Duration) -> Vec<Self> {
         assert!(world > 0, "a group has at least one rank");
         let rendezvous = Mutex::new(Rendezvous::new(world));

@@ -23,7 +23,7 @@ struct Rank {
     collective: [VecDeque<u32>; 2],
     /// Point-to-point operations that the peer has not submitted yet, in the order of submission.
     point_to_point: VecDeque<u32>,
-    /// Why this rank has left the group.
+    /// Reason why this rank has left the group.
     left: Option<Arc<str>>,
 }
 
@@ -52,7 +52,7 @@ impl Rendezvous {
         Self { ranks: (0..world).map(|_| Rank::new()).collect() }
     }
 
-    /// Why this rank has left the group, if it has.
+    /// Reason why this rank has left the group, if it has.
     pub(super) fn left(&self, rank: usize) -> Option<Arc<str>> {
         self.ranks[rank].left.clone()
     }
@@ -83,7 +83,7 @@ impl Rendezvous {
         self.ranks[rank].outstanding.job(ticket.slot)
     }
 
-    /// This rank leaves the group: nobody may touch its buffers from here on.
+    /// Removes this rank from the group: nobody may touch its buffers from here on.
     pub(super) fn leave(&mut self, rank: usize, reason: &str) {
         let rank = &mut self.ranks[rank];
         rank.left.get_or_insert_with(|| reason.into());
@@ -104,8 +104,8 @@ impl Rendezvous {
         (0..self.ranks.len()).filter(|&other| !has_submitted(&self.ranks[other])).collect()
     }
 
-    /// Carries out what the operation that `rank` just submitted has made complete, and says
-    /// whether that was anything.
+    /// Carries out operations that the one just submitted by `rank` has completed; returns whether
+    /// there were any.
     ///
     /// # Safety
     /// The buffer of every queued job is valid.
@@ -181,7 +181,7 @@ fn has_same_type(job: Job, other: Job) -> bool {
     job.buffer.len() == other.buffer.len() && job.buffer.dtype() == other.buffer.dtype()
 }
 
-/// Whether an operation that was submitted by the peer of `rank`'s is the counterpart of it.
+/// Returns whether an operation of the peer is the counterpart of one submitted by `rank`.
 fn is_pair(rank: usize, own: Operation, theirs: Operation) -> bool {
     match (own, theirs) {
         (Operation::Send { tag, .. }, Operation::Receive { from, tag: their_tag }) => {

@@ -1,4 +1,4 @@
-//! What the last rank to submit an operation does with all ranks' buffers.
+//! Transfers between all ranks' buffers, by the last rank to submit an operation.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

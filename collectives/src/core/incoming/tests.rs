@@ -1,4 +1,4 @@
-//! Which ranges can be used when, and when the memory is freed.
+//! Tests of when ranges can be used, and when the memory is freed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;

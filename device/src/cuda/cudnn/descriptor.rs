@@ -1,4 +1,4 @@
-//! Descriptors: made, given attributes, finalized, asked, and destroyed with their last owner.
+//! Descriptors: created, given attributes, finalized, queried, and destroyed with their last owner.
 #![allow(unsafe_code)] // calls cuDNN with pointers to attributes
 
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use super::{Attribute, ComparisonMode, DataType, Handle, HeuristicMode, Kind, Kn
 #[derive(Debug)]
 pub struct Builder {
     owned: Owned,
-    /// What attributes refer to.
+    /// Descriptors that attributes refer to.
     uses: Vec<Descriptor>,
     handle: Option<Handle>,
 }
@@ -63,7 +63,7 @@ impl Builder {
     /// A descriptor without attributes.
     ///
     /// # Errors
-    /// When the library does not know this kind.
+    /// Fails if the library does not know this kind.
     pub fn new(cudnn: Cudnn, kind: Kind) -> Result<Self, Refusal> {
         Ok(Self { owned: Owned::new(cudnn, kind)?, uses: Vec::new(), handle: None })
     }
@@ -71,7 +71,7 @@ impl Builder {
     /// Sets whole numbers.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn integers(self, attribute: Attribute, values: &[i64]) -> Result<Self, Refusal> {
         self.set(attribute, ElementType::INT64, values)
     }
@@ -79,7 +79,7 @@ impl Builder {
     /// Sets a flag.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn flag(self, attribute: Attribute, value: bool) -> Result<Self, Refusal> {
         self.set(attribute, ElementType::BOOLEAN, &[value])
     }
@@ -87,7 +87,7 @@ impl Builder {
     /// Sets a text.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn text(self, attribute: Attribute, text: &str) -> Result<Self, Refusal> {
         let with_zero = [text.as_bytes(), &[0]].concat();
         self.set(attribute, ElementType::CHAR, &with_zero)
@@ -96,15 +96,15 @@ impl Builder {
     /// Sets the type of elements.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn data_type(self, attribute: Attribute, value: DataType) -> Result<Self, Refusal> {
         self.set(attribute, ElementType::DATA_TYPE, &[value.0])
     }
 
-    /// Sets how a mask compares.
+    /// Sets the comparison of a mask.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn comparison(self, attribute: Attribute, value: ComparisonMode) -> Result<Self, Refusal> {
         self.set(attribute, ElementType::COMPARISON_MODE, &[value.0])
     }
@@ -112,15 +112,15 @@ impl Builder {
     /// Sets the order of engines.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn heuristic(self, attribute: Attribute, value: HeuristicMode) -> Result<Self, Refusal> {
         self.set(attribute, ElementType::HEURISTIC_MODE, &[value.0])
     }
 
-    /// Sets which knob it is.
+    /// Sets the type of a knob.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn knob(self, attribute: Attribute, value: Knob) -> Result<Self, Refusal> {
         self.set(attribute, ElementType::KNOB_TYPE, &[value.0])
     }
@@ -128,7 +128,7 @@ impl Builder {
     /// Refers to a library's handle, and keeps it.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn handle(mut self, attribute: Attribute, handle: &Handle) -> Result<Self, Refusal> {
         self.handle = Some(handle.clone());
         self.set(attribute, ElementType::HANDLE, &[handle.pointer()])
@@ -137,7 +137,7 @@ impl Builder {
     /// Refers to another descriptor, and keeps it.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn descriptor(self, attribute: Attribute, used: &Descriptor) -> Result<Self, Refusal> {
         self.descriptors(attribute, std::slice::from_ref(used))
     }
@@ -145,7 +145,7 @@ impl Builder {
     /// Refers to other descriptors, and keeps them.
     ///
     /// # Errors
-    /// When the attribute takes something else.
+    /// Fails if the attribute takes another type.
     pub fn descriptors(
         mut self,
         attribute: Attribute,
@@ -183,10 +183,10 @@ impl Builder {
         Ok(self)
     }
 
-    /// Lets the library check it; it does not change from here on.
+    /// Lets the library check the descriptor, which is constant from here on.
     ///
     /// # Errors
-    /// When attributes are missing, contradict each other, or cannot be computed.
+    /// Fails if attributes are missing, contradict each other, or cannot be computed.
     pub fn finalize(self) -> Result<Descriptor, Refusal> {
         let Self { owned, uses, handle } = self;
         // SAFETY: this owns it.
@@ -204,7 +204,7 @@ impl Descriptor {
     /// One whole number.
     ///
     /// # Errors
-    /// When the attribute is something else.
+    /// Fails if the attribute has another type.
     pub fn integer(&self, attribute: Attribute) -> Result<i64, Refusal> {
         let mut value = 0_i64;
         // SAFETY: there is room for one number.
@@ -215,7 +215,7 @@ impl Descriptor {
     /// The number of a knob's type.
     ///
     /// # Errors
-    /// When the attribute is something else.
+    /// Fails if the attribute has another type.
     pub fn knob(&self, attribute: Attribute) -> Result<i64, Refusal> {
         let mut value = 0_i32;
         // SAFETY: there is room for one number of this type.
@@ -226,7 +226,7 @@ impl Descriptor {
     /// The descriptors of a kind that an attribute lists: the first `count_max` of them.
     ///
     /// # Errors
-    /// When the attribute is something else.
+    /// Fails if the attribute has another type.
     pub fn listed(
         &self,
         attribute: Attribute,

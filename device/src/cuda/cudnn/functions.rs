@@ -39,7 +39,7 @@ impl Cudnn {
     /// Opens cuDNN, unless it is open. Needs no driver: plans are made without a device too.
     ///
     /// # Errors
-    /// When it is missing, or older than what this program was written for.
+    /// Fails if it is missing, or older than the version that this program was written for.
     pub fn open() -> Result<Self, Error> {
         let required = Required { cudnn: true, ..Required::NONE };
         let libraries = Libraries::open(&required)?;
@@ -63,7 +63,7 @@ impl Cudnn {
         Ok(Self { functions })
     }
 
-    /// Fails with what cuDNN says about a status other than success.
+    /// Fails with cuDNN's text for a status other than success.
     pub(super) fn check(self, call: &'static str, status: Status) -> Result<(), Refusal> {
         if status == 0 {
             return Ok(());
@@ -71,7 +71,7 @@ impl Cudnn {
         Err(Refusal { call, status, text: self.text(status) })
     }
 
-    /// What cuDNN says about a status, and about the last error of this thread.
+    /// cuDNN's text for a status, and for the last error of this thread.
     fn text(self, status: Status) -> String {
         let mut message = [0_u8; 512];
         // SAFETY: the first accepts every number and returns a text that ends with a zero; the

@@ -8,8 +8,8 @@ use super::functions::{Cudnn, Pointer};
 use super::{Attribute, Builder, Descriptor, Kind, Refusal};
 use crate::cuda::{Cuda, Error};
 
-/// The library's state, bound to the stream of a device that computes. A handle: clones are the
-/// same one.
+/// The library's state, bound to the compute stream of a device. A handle: clones are the same
+/// state.
 #[derive(Debug, Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -24,15 +24,15 @@ struct Shared {
 
 // SAFETY: cuDNN's objects belong to no thread.
 unsafe impl Send for Shared {}
-// SAFETY: `execute` asks for one thread at a time.
+// SAFETY: `execute` requires one thread at a time.
 unsafe impl Sync for Shared {}
 
-/// Where the tensors of a plan are.
+/// Addresses of a plan's tensors.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding<'a> {
     /// The unique id of each tensor.
     pub unique_ids: &'a [i64],
-    /// Its address: of the device, or of the host for one that is passed by value.
+    /// Address of each tensor: of the device, or of the host for a tensor that is passed by value.
     pub addresses: &'a [u64],
     /// The address of the workspace.
     pub workspace: u64,
@@ -42,7 +42,7 @@ impl Handle {
     /// Opens the library for a device.
     ///
     /// # Errors
-    /// When the library does not accept the device.
+    /// Fails if the library does not accept the device.
     pub fn new(cudnn: Cudnn, device: &Cuda) -> Result<Self, Error> {
         device.bind()?;
         Self::open(cudnn, device).map_err(Refusal::at_startup)
@@ -69,12 +69,12 @@ impl Handle {
     ///
     /// # Safety
     /// The addresses are those of the plan's tensors, and the workspace is as large as the plan
-    /// says; on the device both stay so until the stream has come to it. A value of the host is
-    /// read before this returns. Nothing that is written overlaps anything else. No other thread
-    /// uses this handle meanwhile.
+    /// requires; on the device both stay so until the stream has reached the plan. A value of the
+    /// host is read before this returns. Nothing that is written overlaps anything else. No other
+    /// thread uses this handle meanwhile.
     ///
     /// # Errors
-    /// When the library refuses it.
+    /// Fails if the library refuses it.
     pub unsafe fn execute(&self, plan: &Descriptor, binding: Binding<'_>) -> Result<(), Error> {
         self.shared.device.bind()?;
         // SAFETY: as this function.

@@ -1,10 +1,10 @@
-//! cuDNN's backend interface: descriptors that describe what is computed, plans made of them, and
-//! their execution.
+//! cuDNN's backend interface: descriptors of a computation, plans made of them, and their
+//! execution.
 //!
-//! A descriptor is made, given attributes, and finalized, which is when cuDNN checks it. A plan can
-//! be made for a device that is not there, from its properties alone. Numbers of attributes are
-//! those of `cudnn_graph.h`; statuses and enumerations are plain integers, since a later version
-//! may return one that this program does not know.
+//! A descriptor is created, given attributes, and finalized, which is when cuDNN checks it. A plan
+//! can be made for an absent device, from its properties alone. Numbers of attributes are those of
+//! `cudnn_graph.h`; statuses and enumerations are plain integers, since a later version may return
+//! one that this program does not know.
 
 mod descriptor;
 mod functions;

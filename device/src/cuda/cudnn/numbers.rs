@@ -1,8 +1,8 @@
-//! cuDNN's numbers, as in `cudnn_graph.h` of 9.28: those that are used.
+//! Constants of cuDNN that are used, as in `cudnn_graph.h` of 9.28.
 
 use std::ffi::c_int;
 
-/// What a descriptor describes: `cudnnBackendDescriptorType_t`.
+/// Kind of a descriptor: `cudnnBackendDescriptorType_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind(pub(super) c_int);
 
@@ -112,25 +112,25 @@ impl DataType {
     pub const BF16: Self = Self(9);
 }
 
-/// How a mask compares a query's position with a key's: `cudnnPointwiseMode_t`.
+/// Comparison of a query's position with a key's in a mask: `cudnnPointwiseMode_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComparisonMode(pub(super) c_int);
 
 impl ComparisonMode {
-    /// Scores stay where the position of the query is that of the key or a later one.
+    /// Scores stay where the position of the query is that of the key or later.
     pub const GREATER_OR_EQUAL: Self = Self(303);
 }
 
-/// In which order engines are offered: `cudnnBackendHeurMode_t`.
+/// Order in which engines are offered: `cudnnBackendHeurMode_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeuristicMode(pub(super) c_int);
 
 impl HeuristicMode {
-    /// By expected speed.
+    /// Order by expected speed.
     pub const A: Self = Self(3);
 }
 
-/// What can be set of an engine: `cudnnBackendKnobType_t`.
+/// Setting of an engine: `cudnnBackendKnobType_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knob(pub(super) c_int);
 

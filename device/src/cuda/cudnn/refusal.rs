@@ -1,4 +1,4 @@
-//! What cuDNN refused, and why.
+//! Errors that cuDNN returns, with their reasons.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ pub struct Refusal {
     pub(super) call: &'static str,
     /// `cudnnStatus_t`.
     pub(super) status: i32,
-    /// What cuDNN says.
+    /// cuDNN's message.
     pub(super) text: String,
 }
 
 impl Refusal {
-    /// Whether cuDNN says that it cannot compute this, rather than that it was asked wrongly:
-    /// statuses from 3000 to 3999.
+    /// Returns whether cuDNN cannot compute this, rather than that the request was wrong: statuses
+    /// from 3000 to 3999.
     pub fn is_unsupported(&self) -> bool {
         self.status / 1000 == 3
     }

@@ -170,7 +170,7 @@ fn layer_norms<T: Float>() {
     agree("db", &db, &gradients["ln.bias"]);
 }
 
-/// As the epilogue of a product with one weight, 1.
+/// GELU as the epilogue of a product with one weight, 1.
 fn gelus<T: Float>() {
     let len = 501;
     let x: Vec<f64> = numbers(len, 1, 0.0).iter().map(|x| 2.0 * x).collect();

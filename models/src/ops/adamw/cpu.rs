@@ -58,7 +58,7 @@ pub(crate) fn update<E: Element>(
 /// Writes the weights rounded.
 ///
 /// # Panics
-/// When the lengths differ.
+/// Panics if the lengths differ.
 pub fn narrow(working: &mut [bf16], weights: &[f32]) {
     assert_eq!(working.len(), weights.len(), "working weights as long as weights");
     let weights = weights.par_chunks(ELEMENT_CHUNK);

@@ -38,7 +38,7 @@ pub struct AdamW {
 /// One step on a slice of the flat buffers: updates `weights` and both moments.
 ///
 /// # Panics
-/// When the lengths differ.
+/// Panics if the lengths differ.
 pub fn step(
     weights: &mut [f32],
     gradients: &[f32],
@@ -49,10 +49,10 @@ pub fn step(
     update::<f32>(weights, None, gradients, first_moments, second_moments, adamw);
 }
 
-/// The same, and writes the weights rounded to `working`.
+/// Does one [`step`], and writes the weights rounded to `working`.
 ///
 /// # Panics
-/// When the lengths differ.
+/// Panics if the lengths differ.
 pub fn step_and_narrow(
     weights: &mut [f32],
     working: &mut [bf16],

@@ -18,7 +18,7 @@ use crate::ops::{Element, simd};
 /// Writes `dqkv` (B, T, (H + 2 K) D) from `doutput` (B, T, H D) and what forward saw and wrote.
 ///
 /// # Panics
-/// When a slice is shorter or longer than its shape, or H no multiple of K.
+/// Panics if a slice is shorter or longer than its shape, or H no multiple of K.
 pub fn backward<E: Element>(
     dqkv: &mut [E],
     doutput: &[E],

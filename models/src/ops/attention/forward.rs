@@ -17,7 +17,7 @@ use crate::ops::{Element, Float, simd};
 /// Writes `output` (B, T, H D) and `log_sums` (B, H, T) from `qkv` (B, T, (H + 2 K) D).
 ///
 /// # Panics
-/// When a slice is shorter or longer than its shape, or H no multiple of K.
+/// Panics if a slice is shorter or longer than its shape, or H no multiple of K.
 pub fn forward<E: Element>(
     output: &mut [E],
     log_sums: &mut [E::Wide],
@@ -129,7 +129,7 @@ impl<E: Element> QueryBlock<'_, E> {
     /// Divides by the sums of exponentials, and narrows.
     ///
     /// # Safety
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     unsafe fn finish(&self, sums: &[E::Wide], stride: usize, totals: &[E::Wide], rows: usize) {
         let Shape { head_width, .. } = *self.shape;
         simd::vectorize(

@@ -12,7 +12,7 @@ pub(super) struct Softmax<W> {
     /// Before the division by sqrt(D).
     pub(super) maximum: Row<W>,
     pub(super) sum: Row<W>,
-    /// What earlier sums and outputs are to be multiplied by after the last update.
+    /// Factor that earlier sums and outputs need after the last update.
     pub(super) correction: Row<W>,
 }
 
@@ -22,8 +22,8 @@ impl<W: Float> Softmax<W> {
     }
 
     /// Converts S^T sqrt(D) of a further block of keys to exponentials relative to the maximum so
-    /// far, packed along the keys, and adds up their sums. Behind an odd number of keys comes a row
-    /// of zeros.
+    /// far, packed along the keys, and adds up their sums. A row of zeros follows an odd number of
+    /// keys.
     #[inline(always)]
     pub(super) fn update<E: Element<Wide = W>, const PAIRS: bool>(
         &mut self,
@@ -77,7 +77,7 @@ fn mask<W: Float>(scores: &mut [Row<W>]) {
     }
 }
 
-/// What backward needs of each query of a block.
+/// Statistics of each query of a block that backward needs.
 pub(super) struct QueryStatistics<W> {
     /// Log-sum-exp of the scores.
     pub(super) log_sums: Row<W>,
@@ -97,7 +97,7 @@ pub(super) struct KeyBlock<'a, W> {
     pub(super) probabilities: &'a mut [Row<W>],
     /// dS^T / sqrt(D) packed along the queries.
     pub(super) score_gradients: &'a mut [Row<W>],
-    /// The same packed along the keys.
+    /// dS^T / sqrt(D) packed along the keys.
     pub(super) score_gradients_along_keys: &'a mut [Row<W>],
 }
 

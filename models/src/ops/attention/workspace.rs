@@ -1,4 +1,4 @@
-//! The memory that every thread computes its blocks in.
+//! The memory in which every thread computes its blocks.
 
 use device::{Allocator, DeviceBuffer};
 
@@ -15,7 +15,7 @@ pub struct Workspace<E: Element> {
     pub(super) threads: Vec<Buffers<E>>,
 }
 
-/// One thread's memory; [`Scratch`] says what it is for.
+/// Buffers of one thread; [`Scratch`] describes their use.
 #[derive(Debug)]
 pub(super) struct Buffers<E: Element> {
     kernel: &'static Kernel<E::Wide>,
@@ -121,12 +121,12 @@ impl<E: Element> Buffers<E> {
 }
 
 impl<E: Element> Workspace<E> {
-    /// For this many threads (at least 1) at this T and D.
+    /// Creates a workspace for this many threads (at least 1) at this T and D.
     pub fn new(allocator: &Allocator, threads: usize, shape: &Shape) -> Self {
         Self::with_kernel(allocator, threads, shape, kernels::best::<E>())
     }
 
-    /// The same for other micro-kernels than the best.
+    /// Creates a workspace for the given micro-kernel instead of the best.
     pub(super) fn with_kernel(
         allocator: &Allocator,
         threads: usize,

@@ -18,7 +18,7 @@ use crate::ops::{Element, Float};
 /// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
 ///
 /// # Panics
-/// When lengths do not fit together, a target is not below V, or the workspace is too small.
+/// Panics if lengths do not fit together, a target is not below V, or the workspace is too small.
 pub fn forward<E: Element>(
     inputs: Inputs<'_, E>,
     workspace: &mut Workspace<E>,
@@ -60,7 +60,7 @@ fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: u
 /// the table to `dtable` (V, C). Follows [`forward`] of the same chunk.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn backward<E: Element>(
     dhidden: &mut [E],
     (dtable, table_sums): (&mut [E::Wide], Sums),
@@ -121,8 +121,8 @@ fn gradient<E: Element>(logit: E, log_sum: E::Wide, scale: E::Wide) -> E {
     E::narrow((logit.widen() - log_sum).exp() * scale)
 }
 
-/// Replaces logits (V, tokens) by their gradients, scale (softmax - onehot). Those of the targets
-/// are computed separately, into `hits`, so that the loop over all others has no branch.
+/// Replaces logits (V, tokens) by their gradients, scale (softmax - onehot). Gradients of the
+/// targets are computed separately, into `hits`, so that the main loop has no branch.
 fn to_gradient<E: Element>(
     logits: &mut [E],
     log_sums: &[E::Wide],

@@ -43,7 +43,7 @@ pub fn chunk_tokens<E: Element>(tokens: usize, vocabulary: usize, logits_bytes: 
     tokens.div_ceil(chunks).next_multiple_of(TOKENS_MULTIPLE).min(tokens)
 }
 
-/// What the head reads for one chunk.
+/// Inputs of the head for one chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a, E> {
     /// H (tokens, C).
@@ -83,7 +83,7 @@ pub struct Workspace<E: Element> {
 }
 
 impl<E: Element> Workspace<E> {
-    /// For chunks of up to `tokens` tokens.
+    /// Creates a workspace for chunks of up to `tokens` tokens.
     pub fn new(allocator: &Allocator, tokens: usize, vocabulary: usize) -> Self {
         Self {
             logits: allocator.zeros(tokens * vocabulary),

@@ -98,7 +98,7 @@ fn agrees_with_the_formula_and_finite_differences() {
     }
 }
 
-/// So many ids that a part has several tiles, in which the largest logit so far changes.
+/// Number of ids such that a part has several tiles, in which the largest logit so far changes.
 const MANY: usize = 5000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Attention: flash kernels in bf16 for heads of 64 and 128, the plain ones for all others, and
+//! Attention: flash kernels in bf16 for heads of 64 and 128, plain kernels for all others, and
 //! cuDNN's.
 
 use device::Allocator;
@@ -10,14 +10,14 @@ use crate::ops::attention::{self, Shape, Workspace};
 use crate::ops::kernels::CudaElement;
 use crate::ops::testing::widened;
 
-/// What the device computed.
+/// Results of the device.
 struct Computed<E> {
     output: Vec<E>,
     log_sums: Vec<f32>,
     dqkv: Vec<E>,
 }
 
-/// What attention reads.
+/// Inputs of attention.
 struct Case<E> {
     shape: Shape,
     qkv: Numbers<E>,
@@ -191,7 +191,7 @@ const CUDNN: [([usize; 2], [usize; 2]); 6] = [
     ([1, 97], [6, 2]),
 ];
 
-/// Plans within a workspace that is told for each shape.
+/// Compares cuDNN within a workspace of the given size for each shape.
 fn cudnn_agrees(head_width: usize, workspace: impl Fn(&Shape) -> usize) {
     let memory = Memory::new();
     for (rows, heads) in CUDNN {
@@ -212,8 +212,8 @@ fn cudnn_with_heads_of_128() {
     cudnn_agrees(128, workspace_bytes);
 }
 
-/// What one sequence and key head with its queries' heads needs: the gradient is computed for each
-/// of them by itself.
+/// A workspace for one sequence and key head with its query heads makes the gradient of each be
+/// computed separately.
 #[test]
 fn cudnn_in_parts() {
     cudnn_agrees(64, |shape| {

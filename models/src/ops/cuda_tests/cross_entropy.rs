@@ -17,12 +17,12 @@ const SHAPES: [(usize, usize); 5] = [(1, 3), (7, 37), (5, 1003), (3, 9001), (300
 
 const SCALE: f32 = 0.37;
 
-/// The last column, the first one, and others.
+/// The last column, the first column, and others.
 fn targets(tokens: usize, vocabulary: usize) -> Vec<u32> {
     (0..tokens).map(|token| ((token * 7 + 1) * (vocabulary - 1) % vocabulary) as u32).collect()
 }
 
-/// Of such a size that no exponential may be of a logit itself.
+/// Logits of such magnitude that exponentials must be relative to the maximum.
 fn logits<E: CudaElement>(tokens: usize, vocabulary: usize) -> Numbers<E> {
     let mut logits: Vec<f64> = uniform(tokens * vocabulary, 1);
     for (token, row) in logits.chunks_exact_mut(vocabulary).enumerate() {

@@ -1,4 +1,4 @@
-//! The device, its memory, and how results are compared.
+//! The device, its memory, and the comparison of results.
 
 use device::cuda::Cuda;
 use device::{Allocator, DeviceBuffer};
@@ -45,7 +45,7 @@ impl Memory {
         buffer
     }
 
-    /// What a kernel adds to, or an output that it writes.
+    /// Operand that a kernel adds to, or an output that it writes.
     pub(super) fn before<E: device::Element>(
         &self,
         elements: &[E],
@@ -90,12 +90,12 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Of results that are computed in f32 and rounded once, to the nearest element.
+    /// Bound of results that are computed in f32 and rounded once, to the nearest element.
     pub(super) const fn rounded_once(f32: f64) -> Self {
         Self { f32, bf16: f32 + 1.0 / 256.0 }
     }
 
-    /// Of results in f32, whatever the inputs are rounded to.
+    /// Bound of results in f32, regardless of the rounding of inputs.
     pub(super) const fn wide(f32: f64) -> Self {
         Self { f32, bf16: f32 }
     }
@@ -110,7 +110,7 @@ impl Bound {
         assert_close(what, &found, exact, self.of::<E>());
     }
 
-    /// The same for a result in f32 of kernels in a format.
+    /// Asserts that each element of a result in f32 is within the bound of the kernels' format.
     pub(super) fn check_wide<E: CudaElement>(self, what: &str, found: &[f32], exact: &[f64]) {
         let found: Vec<f64> = found.iter().map(|&value| value.into()).collect();
         assert_close(what, &found, exact, self.of::<E>());
@@ -124,7 +124,7 @@ pub(super) fn assert_close(what: &str, found: &[f64], exact: &[f64], bound: f64)
     let typical = (squares / exact.len() as f64).sqrt();
     for (index, (found, exact)) in found.iter().zip(exact).enumerate() {
         let error = (found - exact).abs() / (exact.abs() + typical);
-        // What is not a number is not within it.
+        // A NaN is not within the bound.
         let is_within = error <= bound || found == exact;
         assert!(is_within, "{what}: element {index} is {found}, not {exact}: error {error:.1e}");
     }

@@ -14,7 +14,7 @@ use crate::ops::{layer_norm, rms_norm};
 /// N and C: one pack, rows that fill no block, several parts, and more columns than one pass of
 /// backward has.
 const SHAPES: [(usize, usize); 6] = [(1, 8), (5, 24), (33, 120), (70, 776), (9, 4104), (3, 8200)];
-/// Of RMSNorm: large enough to matter.
+/// Epsilon of RMSNorm: large enough to matter.
 const EPSILON: f64 = 1e-2;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

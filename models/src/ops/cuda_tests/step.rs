@@ -60,7 +60,7 @@ fn third_step(weight_decay: f64) -> AdamW {
     }
 }
 
-/// What AdamW writes.
+/// Results of AdamW.
 struct Updated {
     /// Weights and both moments.
     state: [Vec<f32>; 3],

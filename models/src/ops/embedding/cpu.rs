@@ -11,7 +11,7 @@ const TABLE_PARTS: usize = 64;
 /// C).
 ///
 /// # Panics
-/// When a token is not below V, or lengths do not fit together.
+/// Panics if a token is not below V, or if lengths do not fit together.
 pub fn forward<E: Element>(
     x: &mut [E],
     tokens: &[u32],
@@ -47,7 +47,7 @@ pub fn forward<E: Element>(
 /// Each row of a table is summed by one task, in the order of the tokens.
 ///
 /// # Panics
-/// When a token is not below V, or lengths do not fit together.
+/// Panics if a token is not below V, or if lengths do not fit together.
 pub fn backward<E: Element>(
     dwte: &mut [E::Wide],
     dwpe: Option<&mut [E::Wide]>,

@@ -20,7 +20,7 @@ pub(crate) struct Embedding {
 pub(crate) struct TokenGroups<'a> {
     /// Rows, those of one token after each other, ascending.
     pub(crate) order: View<'a, u32>,
-    /// Where the rows of each token start in `order`, and where the last ones end.
+    /// Start of each token's rows in `order`, and the end of the last rows.
     pub(crate) starts: View<'a, u32>,
     /// The tokens.
     pub(crate) ids: View<'a, u32>,

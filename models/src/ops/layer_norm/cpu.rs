@@ -10,7 +10,7 @@ use crate::ops::{Element, Float, ROW_CHUNK};
 /// Writes `y` (N, C) and, per row, mean and 1 / standard deviation to `stats` (N, 2).
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn forward<E: Element>(
     y: &mut [E],
     stats: &mut [[E::Wide; 2]],
@@ -37,7 +37,7 @@ pub fn forward<E: Element>(
 /// Writes `y` (N, C), recomputed from `x` and the `stats` of [`forward`].
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn apply<E: Element>(y: &mut [E], stats: &[[E::Wide; 2]], x: &[E], norm: Parameters<'_, E>) {
     let width = check(y, stats, x, norm);
     let inputs = x.par_chunks(ROW_CHUNK * width).zip(stats.par_chunks(ROW_CHUNK));
@@ -79,7 +79,7 @@ fn normalise<E: Element>(
 /// Adds to `dx` (N, C) and to the parameters' gradients from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together, or `sums` are for fewer than N rows of 2 C numbers.
+/// Panics if lengths do not fit together, or if `sums` are for fewer than N rows of 2 C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     gradients: Gradients<'_, E::Wide>,

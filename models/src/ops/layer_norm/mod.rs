@@ -22,7 +22,7 @@ pub struct Parameters<'a, T> {
     pub bias: &'a [T],
 }
 
-/// Where the gradients of a norm's parameters are accumulated, in the wide type of the elements.
+/// Gradients of a norm's parameters, accumulated in the wide type of the elements.
 #[derive(Debug)]
 pub struct Gradients<'a, T> {
     /// dw (C).

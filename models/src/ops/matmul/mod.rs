@@ -9,7 +9,7 @@
 //! Sums are taken wide over all of their terms; what is stored narrow is rounded once, after
 //! the epilogue. Gradients of weights are wide.
 //!
-//! Each layer of the code uses those above it: `tile` (what a micro-kernel reads and writes),
+//! Each layer of the code uses those above it: `tile` (operands and result of a micro-kernel),
 //! `kernels` (the micro-kernels of each instruction set), `packing` (operands in their order),
 //! `blocked` (products of any size, by cache blocks and threads), `linear` (the functions here).
 
@@ -28,12 +28,12 @@ use crate::ops::Element;
 /// Instruction set of the micro-kernels that this element gets on this processor: `amx_bf16` or
 /// `avx512bf16` (bf16 only), `avx512f`, `fma`, `neon` or `scalar`.
 ///
-/// Where bf16 gets another one than the first two, it is widened to f32 while it is packed.
+/// With any but the first two, bf16 is widened to f32 while it is packed.
 pub fn kernel_name<E: Element>() -> &'static str {
     kernels::best::<E>().name
 }
 
-/// Those that are no fallback on this architecture, best first, whether or not this processor has
+/// Kernels that are no fallback on this architecture, best first, whether or not this processor has
 /// them: on x86-64 AVX-512, for bf16 AMX and AVX512-BF16; NEON on ARM.
 pub fn full_speed_kernels<E: Element>() -> &'static [&'static str] {
     kernels::full_speed::<E>()

@@ -9,7 +9,7 @@ use crate::ops::{Element, Float, ROW_CHUNK};
 /// Writes `y` (N, C) and, per row, 1 / root mean square to `inverses` (N).
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn forward<E: Element>(
     y: &mut [E],
     inverses: &mut [E::Wide],
@@ -39,7 +39,7 @@ pub fn forward<E: Element>(
 /// Writes `y` (N, C), recomputed from `x` and the `inverses` of [`forward`].
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn apply<E: Element>(y: &mut [E], inverses: &[E::Wide], x: &[E], weight: &[E]) {
     let width = check(y, inverses, x, weight);
     let inputs = x.par_chunks(ROW_CHUNK * width).zip(inverses.par_chunks(ROW_CHUNK));
@@ -66,7 +66,7 @@ fn normalise<E: Element>(y: &mut [E], x: &[E], inverse: E::Wide, weight: &[E]) {
 /// Adds to `dx` (N, C) and `dweight` (C) from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together, or `sums` are for fewer than N rows of C numbers.
+/// Panics if lengths do not fit together, or if `sums` are for fewer than N rows of C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     dweight: &mut [E::Wide],

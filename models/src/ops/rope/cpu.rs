@@ -8,7 +8,7 @@ use crate::ops::{Element, ROW_CHUNK, simd};
 /// Rotates the first heads of every row of `qkv` (B T, (H + 2 K) D) in place.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn forward<E: Element>(qkv: &mut [E], tables: &Tables<E::Wide>, shape: Shape) {
     rotate(qkv, tables, shape, |sine| sine);
 }
@@ -16,7 +16,7 @@ pub fn forward<E: Element>(qkv: &mut [E], tables: &Tables<E::Wide>, shape: Shape
 /// Converts the gradient of the output of [`forward`] to that of its input, in place.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn backward<E: Element>(dqkv: &mut [E], tables: &Tables<E::Wide>, shape: Shape) {
     rotate(dqkv, tables, shape, |sine| -sine);
 }

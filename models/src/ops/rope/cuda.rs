@@ -13,7 +13,7 @@ pub(crate) struct Rope {
     rotate: Kernel,
 }
 
-/// Which way vectors are rotated.
+/// Direction of the rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,

@@ -1,7 +1,7 @@
 //! RoPE (Su et al., arXiv 2104.09864): queries and keys rotated by angles that grow with position.
 //!
-//! Of a head's D elements, i and i + D / 2 make a pair ("rotate half", as in Hugging Face's
-//! weights). At position t, with the angle a = t a_i:
+//! Elements i and i + D / 2 of a head make a pair ("rotate half", as in Hugging Face's weights). At
+//! position t, with the angle a = t a_i:
 //!
 //! (x, y) becomes (x cos a - y sin a, y cos a + x sin a); backward rotates by -a.
 //!
@@ -27,10 +27,10 @@ pub struct Tables<W: Float> {
 }
 
 impl<W: Float> Tables<W> {
-    /// For positions 0 to T - 1, from the angle of each pair per token; computed in f64.
+    /// Computes tables for positions 0 to T - 1 in f64, from the angle of each pair per token.
     ///
     /// # Panics
-    /// When there is no pair or no token.
+    /// Panics if there is no pair or no token.
     pub fn new(allocator: &Allocator, angles_per_token: &[f64], tokens: usize) -> Self {
         let pairs = angles_per_token.len();
         assert!(pairs > 0 && tokens > 0, "tables of {pairs} pairs for {tokens} tokens");
@@ -47,7 +47,7 @@ impl<W: Float> Tables<W> {
     }
 }
 
-/// Which columns of a row are rotated.
+/// Columns of a row that are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// (H + 2 K) D, elements of one row.

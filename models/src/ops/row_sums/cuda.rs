@@ -40,8 +40,8 @@ fn parts_of_columns(rows: usize, width: usize) -> usize {
 }
 
 impl Partials {
-    /// For up to `rows` rows: of norms of `norm_width` columns, and of matrices of up to
-    /// `width_max`.
+    /// Allocates sums for up to `rows` rows: of norms of `norm_width` columns, and of matrices of
+    /// up to `width_max`.
     pub(crate) fn new(
         allocator: &Allocator,
         rows: usize,

@@ -20,7 +20,7 @@ pub struct RowSums<T: Float> {
 }
 
 impl<T: Float> RowSums<T> {
-    /// For up to `rows` rows, each with `numbers` numbers to sum.
+    /// Allocates sums for up to `rows` rows, each with `numbers` numbers to sum.
     pub fn new(allocator: &Allocator, rows: usize, numbers: usize) -> Self {
         Self { partial: allocator.zeros(elements(rows, numbers)) }
     }
@@ -28,7 +28,7 @@ impl<T: Float> RowSums<T> {
     /// The partial sums of `rows` rows, group by group; they hold values of an earlier use.
     ///
     /// # Panics
-    /// When it was made for fewer.
+    /// Panics if it was made for fewer.
     pub(super) fn partial(&mut self, rows: usize, numbers: usize) -> &mut [T] {
         let needed = elements(rows, numbers);
         let len = self.partial.len();

@@ -1,4 +1,4 @@
-//! In the host's memory, on the threads of the rayon pool.
+//! Ops of an update in the host's memory, on the threads of the rayon pool.
 
 use device::cuda::Error;
 use device::{View, ViewMut};

@@ -1,4 +1,4 @@
-//! On a CUDA device, in the order of the stream that computes.
+//! Ops of an update on a CUDA device, in the order of the compute stream.
 #![allow(unsafe_code)] // launches
 
 use device::cuda::{Cuda, Error, Grid, Kernel};
@@ -26,7 +26,7 @@ pub(super) struct OnCuda {
     squares_sum: Kernel,
     first_non_finite: Kernel,
     update_partials: Kernel,
-    /// Of the squares of weights and of those of an update, or of one sum alone.
+    /// Partial sums of the squares of weights and of an update, or of one sum alone.
     partials: DeviceBuffer<f64>,
     blocks_max: usize,
 }

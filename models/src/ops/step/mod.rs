@@ -1,5 +1,5 @@
-//! The ops of an update, behind one trait for all devices: what the trainer does to gradients,
-//! weights and moments, wherever they are.
+//! Ops of an update, behind one trait for all devices: the trainer's changes to gradients, weights
+//! and moments, on any device.
 //!
 //! Results stay where the operands are: sums and indices are written to elements of the device,
 //! and the trainer reads them once a step. On a device other than the host an op is only started
@@ -16,7 +16,7 @@ use half::bf16;
 
 use super::adamw::AdamW;
 
-/// What [`StepOps::first_non_finite`] writes where every element is finite.
+/// Result of [`StepOps::first_non_finite`] where every element is finite.
 pub const ALL_FINITE: u64 = u64::MAX;
 
 /// The elements that AdamW updates, views of one length.
@@ -24,7 +24,7 @@ pub const ALL_FINITE: u64 = u64::MAX;
 pub struct AdamWViews<'a> {
     /// Master weights.
     pub weights: ViewMut<'a, f32>,
-    /// Where the engine computes in bf16: the weights rounded, written in the same pass.
+    /// Rounded weights, written in the same pass, where the engine computes in bf16.
     pub working: Option<ViewMut<'a, bf16>>,
     /// Gradients, read.
     pub gradients: View<'a, f32>,
@@ -86,7 +86,7 @@ pub trait StepOps: Debug + Send {
 /// The ops on a device.
 ///
 /// # Errors
-/// When the kernels cannot be compiled or loaded.
+/// Fails if the kernels cannot be compiled or loaded.
 pub fn on(device: &Device) -> Result<Box<dyn StepOps>, Error> {
     Ok(match device {
         Device::Host => Box::new(cpu::Host),

@@ -17,7 +17,7 @@ fn sigmoid<W: Float>(gate: W) -> W {
 /// sigmoid stays at 6e-39, so for gates below -1600 the error is at most 1e-38 |gate up|.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn forward<E: Element>(hidden: &mut [E], gate_up: &[E], width: usize) {
     check(hidden, gate_up, width);
     let inputs = gate_up.par_chunks(ROW_CHUNK * 2 * width);
@@ -47,7 +47,7 @@ pub fn forward<E: Element>(hidden: &mut [E], gate_up: &[E], width: usize) {
 /// |gate| < 100 the error of dhidden/dgate is at most 2e-6 |up|.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn recompute<E: Element>(hidden: &mut [E], gate_up: &mut [E], width: usize) {
     check(hidden, gate_up, width);
     let inputs = gate_up.par_chunks_mut(ROW_CHUNK * 2 * width);
@@ -96,7 +96,7 @@ fn differentiate<E: Element, const N: usize>(gates: [E; N], ups: [E; N]) -> [[E;
 /// `dhidden` (N, F), which makes them the gradient of `gate_up`.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// Panics if lengths do not fit together.
 pub fn backward<E: Element>(derivatives: &mut [E], dhidden: &[E], width: usize) {
     check(dhidden, derivatives, width);
     let factors = dhidden.par_chunks(ROW_CHUNK * width);
@@ -160,7 +160,7 @@ mod tests {
         s * (1.0 + gate * (1.0 - s))
     }
 
-    /// That of silu(gate).
+    /// Stated error of silu(gate).
     fn stated_error(gate: f64) -> f64 {
         let floor = if gate > -1600.0 { 1e-35 } else { 1e-38 * gate.abs() };
         1e-6 * silu(gate).abs() + floor

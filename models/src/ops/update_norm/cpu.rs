@@ -8,7 +8,7 @@ use crate::ops::{ELEMENT_CHUNK, simd};
 /// The sums over weights that were updated with these parameters, and their moments after it.
 ///
 /// # Panics
-/// When the lengths differ.
+/// Panics if the lengths differ.
 pub fn update_squares(
     weights: &[f32],
     first_moments: &[f32],
@@ -105,7 +105,7 @@ fn square(value: f32) -> f64 {
     f64::from(value) * f64::from(value)
 }
 
-/// What the update took away from a weight.
+/// Amount that the update subtracted from a weight.
 #[inline(always)]
 fn update_of(weight: f32, first: f32, second: f32, factors: &F32Factors) -> f32 {
     let root = second.sqrt() * factors.root_correction + factors.epsilon;
@@ -170,7 +170,7 @@ mod tests {
                 let update: f64 =
                     pairs.map(|(&w, &old)| square(f64::from(w) - f64::from(old))).sum();
                 assert!((found.weights - weights).abs() <= 1e-12 * weights, "{len}: {found:?}");
-                // What is stored is rounded: 2^-24 of a weight, against an update of 1e-2.
+                // Stored weights are rounded: 2^-24 of a weight, against an update of 1e-2.
                 assert!(
                     (found.update - update).abs() <= 1e-4 * update,
                     "{len}: {found:?} {update}"

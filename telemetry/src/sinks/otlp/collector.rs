@@ -1,4 +1,4 @@
-//! The collector that spans and metrics are sent to, and the one warning if it does not take them.
+//! Client of the collector of spans and metrics, with one warning if it does not take them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 
 use crate::options::OtlpOptions;
 
-/// Longest time of a request, and of all tries of one batch: shorter than a run waits at its end,
-/// so that a request which begins then still fails within it.
+/// Longest time of a request, and of all tries of one batch: shorter than the wait at the end of a
+/// run, so that a request which begins then still fails within it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why nothing is sent.
+/// Error that prevents sending.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{0}")]
@@ -35,22 +35,23 @@ pub(crate) enum Error {
 /// A client of the collector, for the threads of the SDK.
 #[derive(Debug, Clone)]
 pub(super) struct Collector {
-    /// Without user and password.
+    /// URL without user and password.
     url: String,
-    /// What they become; marked as sensitive.
+    /// Header with user and password; marked as sensitive.
     authorization: Option<HeaderValue>,
     client: Client,
     has_warned: Arc<AtomicBool>,
 }
 
 impl Collector {
-    /// Sends nothing yet. Must not be called on a thread of an asynchronous runtime.
+    /// Creates the client, without sending. Must not be called on a thread of an asynchronous
+    /// runtime.
     ///
     /// # Errors
-    /// When there can be no client.
+    /// When the client cannot be created.
     pub(super) fn new(options: &OtlpOptions) -> Result<Self, Error> {
         let url = &options.url;
-        // The build names no default cryptography; whoever comes second finds it installed.
+        // The build names no default cryptography; a second call finds it installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         (options.check_proxy)(url.expose())?;
         let client = Client::builder().timeout(REQUEST_TIMEOUT).build()?;
@@ -61,8 +62,10 @@ impl Collector {
         Ok(Self { url, authorization, client, has_warned: Arc::default() })
     }
 
+    /// Creates the exporter of spans.
+    ///
     /// # Errors
-    /// When the URL is none.
+    /// When the URL is invalid.
     pub(super) fn span_exporter(&self) -> Result<SpanExporter, ExporterBuildError> {
         SpanExporter::builder()
             .with_http()
@@ -72,8 +75,10 @@ impl Collector {
             .build()
     }
 
+    /// Creates the exporter of metrics.
+    ///
     /// # Errors
-    /// When the URL is none.
+    /// When the URL is invalid.
     pub(super) fn metric_exporter(&self) -> Result<MetricExporter, ExporterBuildError> {
         MetricExporter::builder()
             .with_http()
@@ -83,7 +88,7 @@ impl Collector {
             .build()
     }
 
-    /// Once for a run: what is sent later may arrive.
+    /// Warns once for a run, as later batches may arrive.
     pub(super) fn warn(&self, why: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let url = &self.url;
@@ -93,7 +98,7 @@ impl Collector {
         }
     }
 
-    /// Warns unless the answer is good. A batch that failed may be sent again by the exporter.
+    /// Warns unless the answer is good. The exporter may send a failed batch again.
     fn check(&self, answer: &Result<Response<Bytes>, HttpError>) {
         match answer {
             Ok(answer) if answer.status().is_success() => {}
@@ -105,7 +110,7 @@ impl Collector {
     }
 }
 
-/// An error and why it happened.
+/// Formats an error with its causes.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = error.source().map(|cause| format!(": {}", with_causes(cause)));
     format!("{error}{}", causes.unwrap_or_default())

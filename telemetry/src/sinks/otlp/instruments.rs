@@ -18,7 +18,7 @@ pub(super) struct Instruments {
     totals: Arc<Totals>,
 }
 
-/// What counters of the hardware said last: OpenTelemetry is told by how much they have grown.
+/// Last values of hardware counters: OpenTelemetry gets their growth.
 type Totals = Mutex<HashMap<Key, u64>>;
 
 enum Instrument {
@@ -61,7 +61,7 @@ impl Instrument {
     }
 }
 
-/// What names end with, and how UCUM writes it.
+/// Endings of names, and their units in UCUM.
 const UNITS: [(&str, &str); 9] = [
     ("_bits_per_second", "bit/s"),
     ("_bytes_per_second", "By/s"),
@@ -74,7 +74,7 @@ const UNITS: [(&str, &str); 9] = [
     ("_watts", "W"),
 ];
 
-/// The unit that a name ends with, as UCUM writes it; empty if it has none.
+/// Returns the unit that a name ends with, in UCUM; empty if it has none.
 fn unit(name: &str) -> &'static str {
     let name = name.strip_suffix("_total").unwrap_or(name);
     let found = UNITS.iter().find(|(ending, _)| name.ends_with(ending));
@@ -93,8 +93,7 @@ impl<I> Labelled<I> {
     }
 }
 
-/// A name that is not there, or is of another kind, is a
-/// programmer's error.
+/// An unknown name, or one of another kind, is a programmer's error.
 impl Recorder for Instruments {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
@@ -133,7 +132,7 @@ impl Recorder for Instruments {
     }
 }
 
-/// A counter that is told either growth or its value.
+/// A counter that is given either growth or its value.
 struct Growing {
     labelled: Arc<Labelled<Counter<u64>>>,
     key: Key,
@@ -152,9 +151,9 @@ impl CounterFn for Growing {
     }
 }
 
-/// By how much a counter of the hardware has grown. Its first value is 0 here, because it counts
-/// since the driver started, and a sum is told with the start of this process. One that became
-/// smaller has started again at 0; the sum goes on.
+/// Growth of a hardware counter. Its first value is 0 here, because it counts since the driver
+/// started, and a sum is reported with the start of this process. A counter that became smaller has
+/// restarted at 0; the sum continues.
 fn growth(before: Option<u64>, value: u64) -> u64 {
     match before {
         None => 0,

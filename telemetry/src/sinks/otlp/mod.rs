@@ -2,8 +2,8 @@
 //! over HTTP.
 //!
 //! The telemetry thread only adds to sums and to a queue, which the threads of the SDK send at
-//! intervals (`collector.rs`). The metrics (`instruments.rs`) are those of Prometheus; a span
-//! (`spans.rs`) is made of an event that says how long something took.
+//! intervals (`collector.rs`). The metrics (`instruments.rs`) are those of Prometheus. Each event
+//! with a duration becomes a span (`spans.rs`).
 
 mod collector;
 mod instruments;
@@ -28,16 +28,16 @@ use collector::{Collector, Error};
 use instruments::Instruments;
 use spans::Spans;
 
-/// How often metrics are sent; spans are as often, or when there are many.
+/// Interval at which metrics are sent; spans are sent as often, or when there are many.
 const METRICS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long the end of a run waits for a collector that does not answer.
+/// Longest wait for a collector that does not answer at the end of a run.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Those of the SDK, which panics where it has none, and of the HTTP client.
+/// Number of threads of the SDK, which panics without them, and of the HTTP client.
 const THREADS: usize = 3;
 
-/// The spans and metrics of one rank.
+/// Sink of the spans and metrics of one rank.
 pub(crate) struct Otlp {
     rank: String,
     instruments: Instruments,
@@ -47,7 +47,7 @@ pub(crate) struct Otlp {
 }
 
 impl Otlp {
-    /// Starts the threads that send. Whether there is a collector, only they find out.
+    /// Starts the threads that send. Only they find out whether there is a collector.
     ///
     /// # Errors
     /// When the URL cannot be used, or a thread cannot be started.
@@ -71,13 +71,13 @@ impl Otlp {
         })
     }
 
-    /// Sends what is left on a thread of its own, which may hang.
+    /// Sends the rest on a thread of its own, which may hang.
     fn send_rest(&mut self) -> Result<(), String> {
         let queue = self.spans.end(SystemTime::now());
         let meters = self.meters.clone();
         let (sent, is_sent) = mpsc::sync_channel(1);
         let send = move || {
-            // A request that failed has been a warning.
+            // A failed request has already caused a warning.
             let _ = queue.map(|queue| queue.shutdown_with_timeout(END_TIMEOUT));
             let _ = meters.shutdown_with_timeout(END_TIMEOUT);
             let _ = sent.send(());
@@ -97,7 +97,7 @@ impl Sink for Otlp {
     }
 }
 
-/// Sends what is left, for as long as the end of a run may wait.
+/// Sends the rest, for as long as the end of a run may wait.
 impl Drop for Otlp {
     fn drop(&mut self) {
         if let Err(why) = self.send_rest() {
@@ -106,7 +106,7 @@ impl Drop for Otlp {
     }
 }
 
-/// What all metrics and spans of a rank are of, beside what `OTEL_RESOURCE_ATTRIBUTES` adds.
+/// Resource of all metrics and spans of a rank; `OTEL_RESOURCE_ATTRIBUTES` adds to it.
 fn resource(rank: &TelemetryOptions, options: &OtlpOptions) -> Resource {
     Resource::builder()
         .with_service_name("yardstick")

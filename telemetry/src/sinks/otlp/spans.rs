@@ -1,7 +1,7 @@
-//! The spans of an attempt: what the events of a rank say of how long something took.
+//! Spans of an attempt, from the events of a rank that have a duration.
 //!
-//! The trace of an attempt is one for all ranks: its ids follow from those of the run. Its root is
-//! the span `attempt` of rank 0; those of the other ranks are below it.
+//! All ranks share the trace of an attempt: its ids follow from those of the run. Its root is the
+//! span `attempt` of rank 0; those of the other ranks are below it.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -20,24 +20,24 @@ use crate::options::OtlpOptions;
 use record::phase::Phase;
 use record::{CheckpointSaved, StartParts, Status as RunStatus, StepLine};
 
-/// Warnings that the span of an attempt keeps; of more, only the number.
+/// Maximum number of warnings that the span of an attempt keeps; beyond it, only their number.
 const KEPT_WARNINGS_MAX: usize = 128;
 
-/// A step that was told to end so long after the step before and its own time is taken to follow
-/// it without a gap: when it ended is told in whole milliseconds.
+/// Largest gap before a step, by its recorded end and its own time, at which it is taken to follow
+/// the previous step without a gap: the end is recorded in whole milliseconds.
 const GAP_MAX: Duration = Duration::from_millis(2);
 
-/// Makes the spans of one rank, and puts them into the queue of the SDK.
+/// Creates the spans of one rank, and puts them into the queue of the SDK.
 pub(super) struct Spans {
-    /// `None` after the end.
+    /// Queue of the SDK; `None` after the end.
     queue: Option<BatchSpanProcessor>,
     trace: TraceId,
     attempt: AttemptSpan,
-    /// When the last step ended.
+    /// End of the last step.
     step_end: Option<SystemTime>,
 }
 
-/// The span that all others of a rank are in. It is sent at the end.
+/// Parent of all other spans of a rank. It is sent at the end.
 struct AttemptSpan {
     id: SpanId,
     parent: SpanId,
@@ -61,7 +61,7 @@ impl Spans {
         Self { queue: Some(queue), trace: trace_id(options), attempt, step_end: None }
     }
 
-    /// Takes an event that was told now.
+    /// Takes an event that was emitted now.
     pub(super) fn take(&mut self, event: &Event, now: SystemTime) {
         match event {
             Event::FirstStep(parts) => self.start(parts),
@@ -78,7 +78,7 @@ impl Spans {
         }
     }
 
-    /// Sends the span of the attempt. Returns the queue, with what has not been sent yet.
+    /// Sends the span of the attempt. Returns the queue, with the spans that are not sent yet.
     pub(super) fn end(&mut self, now: SystemTime) -> Option<BatchSpanProcessor> {
         let queue = self.queue.take()?;
         let attempt = &self.attempt;
@@ -93,7 +93,7 @@ impl Spans {
         Some(queue)
     }
 
-    /// The parts of the start follow each other.
+    /// Adds the consecutive parts of the start.
     fn start(&self, parts: &StartParts) {
         let mut since = self.attempt.started;
         for (name, seconds) in parts.of_process() {
@@ -103,8 +103,8 @@ impl Spans {
         }
     }
 
-    /// A step with the time in each phase: all times of a phase together, as a phase comes several
-    /// times in a step.
+    /// Adds a step with the time in each phase: all times of a phase together, as a phase occurs
+    /// several times in a step.
     fn step(&mut self, line: &StepLine) {
         let sample = &line.sample;
         let times = step_times(self.step_end, line);
@@ -121,7 +121,7 @@ impl Spans {
         self.child("step", times, attributes);
     }
 
-    /// From the trigger to the commit.
+    /// Adds a checkpoint, from the trigger to the commit.
     fn checkpoint(&self, saved: &CheckpointSaved, now: SystemTime) {
         let attributes = vec![
             integer("yardstick.step", saved.step),
@@ -132,7 +132,7 @@ impl Spans {
         self.child("checkpoint", now - Duration::from_nanos(saved.save_ns)..now, attributes);
     }
 
-    /// A span of the attempt.
+    /// Adds a child of the attempt's span.
     fn child(&self, name: &'static str, times: Range<SystemTime>, attributes: Vec<KeyValue>) {
         let Some(queue) = &self.queue else { return };
         let id = RandomIdGenerator::default().new_span_id();
@@ -143,7 +143,7 @@ impl Spans {
         });
     }
 
-    /// A root without attributes.
+    /// Builds a root span without attributes.
     fn span(&self, name: &'static str, id: SpanId, times: Range<SystemTime>) -> SpanData {
         let sampled = TraceFlags::SAMPLED;
         SpanData {
@@ -186,7 +186,7 @@ impl AttemptSpan {
     }
 }
 
-/// When a step began and ended.
+/// Start and end of a step.
 fn step_times(end_before: Option<SystemTime>, line: &StepLine) -> Range<SystemTime> {
     let wall = Duration::from_nanos(line.sample.wall_ns);
     let told = SystemTime::UNIX_EPOCH + Duration::from_millis(line.unix_ms);
@@ -206,13 +206,13 @@ fn trace_id(options: &OtlpOptions) -> TraceId {
     TraceId::from_bytes(*digest.as_bytes().first_chunk().expect("a digest has 32 bytes"))
 }
 
-/// Of the attempt of a rank.
+/// Id of the attempt's span on a rank.
 fn span_id(options: &OtlpOptions, rank: usize) -> SpanId {
     let digest = blake3::hash(format!("{} {} {rank}", options.run, options.attempt).as_bytes());
     SpanId::from_bytes(*digest.as_bytes().first_chunk().expect("a digest has 32 bytes"))
 }
 
-/// An attribute; what does not fit is told as the largest number that does.
+/// Builds an attribute; a number that does not fit becomes the largest one that does.
 fn integer(name: impl Into<opentelemetry::Key>, number: impl Into<u64>) -> KeyValue {
     KeyValue::new(name, i64::try_from(number.into()).unwrap_or(i64::MAX))
 }
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use record::fixtures::sample;
 
-    /// A step of 100 ms that was told to have ended so long after the epoch.
+    /// A step of 100 ms with a recorded end, Unix time in milliseconds.
     fn ended_ms(unix_ms: u64) -> StepLine {
         StepLine { unix_ms, rank: 0, sample: sample(1, 1) }
     }
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn steps_follow_each_other_unless_there_is_a_gap() {
         assert_eq!(step_times(None, &ended_ms(1100)), ms(1000.0)..ms(1100.0));
-        // Told in whole milliseconds.
+        // The end is recorded in whole milliseconds.
         assert_eq!(step_times(Some(ms(1100.25)), &ended_ms(1200)), ms(1100.25)..ms(1200.25));
         assert_eq!(step_times(Some(ms(1099.5)), &ended_ms(1200)), ms(1099.5)..ms(1199.5));
         // A measurement between two steps is in none of them.

@@ -1,5 +1,5 @@
-//! The endpoint of a node: a thread that reads the rings of its ranks and answers HTTP. It depends
-//! on nothing that training does, so it answers while a collective operation hangs.
+//! The metrics endpoint of a node: a thread that reads the rings of its ranks and answers HTTP. It
+//! does not depend on training, so it answers while a collective operation hangs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use super::metrics::{self, BUCKETS_SECONDS};
 use super::ring::{Reader, path};
 
-/// How often the rings are read; each holds the steps of some seconds.
+/// Interval at which the rings are read; each holds the steps of some seconds.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the endpoint serves.
+/// Content that the endpoint serves.
 #[derive(Debug, Clone)]
 pub(super) struct Served {
-    /// Name of the run in names of rings.
+    /// Name of the run in the names of rings.
     pub(super) run: String,
     /// The ranks of this node.
     pub(super) ranks: Vec<usize>,
     /// Labels of `yardstick_run_info`.
     pub(super) info: Vec<(String, String)>,
-    /// For how long it answers after the end.
+    /// Time for which it answers after the end.
     pub(super) linger: Duration,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Endpoint {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What its owner tells the thread.
+/// Flags that the owner sets for the thread.
 #[derive(Debug, Default)]
 struct State {
     ends: AtomicBool,
-    /// Whether it answers no longer than until the end.
+    /// True if it answers only until the end.
     is_hurried: AtomicBool,
 }
 
@@ -82,7 +82,7 @@ impl Endpoint {
         Ok(Self { address, state, thread: Some(thread) })
     }
 
-    /// Does not answer after the end: a process that is to stop has other uses for its time.
+    /// Skips the linger after the end: a process that has to stop has other uses for its time.
     pub(super) fn forgo_linger(&self) {
         self.state.is_hurried.store(true, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ async fn answer(listener: TcpListener, handle: PrometheusHandle) -> std::io::Res
     axum::serve(tokio::net::TcpListener::from_std(listener)?, routes).await
 }
 
-/// Reads until the end and its linger are over.
+/// Reads the rings until the end and its linger are over.
 async fn read_rings(recorder: PrometheusRecorder, served: &Served, state: &State) {
     let mut rings: Vec<(String, Reader)> = (0..)
         .zip(&served.ranks)

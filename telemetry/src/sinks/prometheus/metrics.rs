@@ -1,4 +1,4 @@
-//! The metrics: their names, what they mean, and how events change them.
+//! Metrics: their names, meanings, and changes by events.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Histogram,
 }
 
-/// A metric of the endpoint, and of OTLP. All but the last have a label `rank`.
+/// A metric of the endpoint, and of OTLP. All of `METRICS` but the last have a label `rank`.
 #[derive(Debug, Clone)]
 pub(crate) struct Described {
     pub name: Cow<'static, str>,
@@ -102,7 +102,7 @@ pub(crate) const BUCKETS_SECONDS: [f64; 19] = [
     200.0, 500.0, 1000.0,
 ];
 
-/// Runs something whose metrics go to this recorder.
+/// Runs a function whose metrics are sent to this recorder.
 pub(crate) fn with(recorder: &impl Recorder, body: impl FnOnce()) {
     metrics::with_local_recorder(recorder, body);
 }
@@ -139,17 +139,17 @@ pub(super) fn describe() {
     }
 }
 
-/// Says which run it is.
+/// Sets the metric that identifies the run.
 pub(super) fn info(labels: &[(String, String)]) {
     gauge!(INFO, labels).set(1.0);
 }
 
-/// Counts events that were overwritten.
+/// Counts overwritten events.
 pub(super) fn lost(rank: &str, events: u64) {
     counter!(LOST, "rank" => rank.to_owned()).increment(events);
 }
 
-/// Changes the metrics of a rank.
+/// Updates the metrics of a rank.
 pub(crate) fn take(rank: &str, told: Told) {
     let rank = rank.to_owned();
     match told {
@@ -205,13 +205,14 @@ fn step(rank: &str, line: &StepLine) {
     }
 }
 
-/// The name of the metric of a quantity of the hardware.
+/// Name of the metric of a hardware quantity.
 fn hardware_name(source: &Source, about: &About) -> String {
     let suffix = if about.kind == hardware::Kind::Counter { "_total" } else { "" };
     format!("{}_{}{suffix}", source.prefix(), about.name)
 }
 
-/// Of a rank's GPU with the rank; a host and its ports are the same for all of its ranks.
+/// Updates hardware metrics. Those of a GPU have its rank as a label; a host and its ports are the
+/// same for all of its ranks.
 fn hardware(rank: &str, readings: &Readings) {
     let source = &readings.source;
     let place = match source {

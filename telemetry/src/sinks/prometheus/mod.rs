@@ -1,4 +1,4 @@
-//! The sink of Prometheus: every rank tells its events to shared memory, and local rank 0 serves
+//! The sink of Prometheus: every rank writes its events to shared memory, and local rank 0 serves
 //! those of all ranks of its node over HTTP.
 
 mod endpoint;
@@ -14,20 +14,20 @@ use crate::sink::Sink;
 use endpoint::{Endpoint, Served};
 use ring::{Told, Writer, path};
 
-/// One rank's end.
+/// Sink of one rank.
 pub(crate) struct Prometheus {
-    /// `None` after an error.
+    /// Ring of this rank; `None` after an error.
     ring: Option<Writer>,
     path: PathBuf,
-    /// On local rank 0.
+    /// Endpoint, on local rank 0.
     endpoint: Option<Endpoint>,
 }
 
 impl Prometheus {
-    /// Makes the ring of this rank, and on local rank 0 the endpoint.
+    /// Creates the ring of this rank, and on local rank 0 the endpoint.
     ///
     /// # Errors
-    /// When the ring cannot be made or the address cannot be used.
+    /// When the ring cannot be created or the address cannot be used.
     pub(crate) fn start(dir: &Path, options: &PrometheusOptions) -> std::io::Result<Self> {
         let run = name_of(dir, options.attempt);
         let path = path(&run, options.local_rank);
@@ -45,7 +45,7 @@ impl Prometheus {
         Ok(started)
     }
 
-    /// Where it listens, on local rank 0.
+    /// Returns the address of the endpoint, on local rank 0.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.endpoint.as_ref().map(|endpoint| endpoint.address)
     }
@@ -76,7 +76,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// A name of the attempt on this machine.
+/// Returns a name of the attempt on this machine.
 fn name_of(dir: &Path, attempt: u32) -> String {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let digest = blake3::hash(dir.as_os_str().as_encoded_bytes());

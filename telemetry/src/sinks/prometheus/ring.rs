@@ -1,7 +1,7 @@
 //! The events of one rank in shared memory, for the exporter of its node.
 //!
-//! A ring of fixed records in a file of `/dev/shm`, written and read by system calls: whoever reads
-//! while a record is written finds a wrong digest, and reads it again later.
+//! A ring of fixed records in a file of `/dev/shm`, written and read by system calls: a reader
+//! during a write finds a wrong digest, and reads the record again later.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use crate::hardware::Readings;
 use record::Straggler;
 use record::{CheckpointSaved, StepLine};
 
-/// What the exporter is told.
+/// Message to the exporter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Told {
     Step(StepLine),
@@ -28,7 +28,7 @@ pub(crate) enum Told {
 }
 
 impl Told {
-    /// What of an event changes a metric, if anything does.
+    /// Returns the part of an event that changes a metric, if any.
     pub(crate) fn of(event: &Event) -> Option<Self> {
         match event {
             Event::Step(line) => Some(Self::Step(*line)),
@@ -46,23 +46,24 @@ impl Told {
     }
 }
 
-/// Bytes of a record.
+/// Number of bytes of a record.
 const RECORD_BYTES: usize = 2048;
 
-/// Records of a ring: as many as come while the exporter looks elsewhere for some seconds.
+/// Number of records of a ring: enough for the events of some seconds in which the exporter does
+/// not read.
 const RECORDS: u64 = 256;
 
-/// Digest and length before the content of a record.
+/// Number of bytes of digest and length, before the content of a record.
 const HEAD_BYTES: usize = 16;
 
-/// The file of a rank, in memory where that is possible.
+/// Returns the path of a rank's ring, in memory if possible.
 pub(super) fn path(run: &str, local_rank: usize) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     folder.join(format!("yardstick-{run}-{local_rank}"))
 }
 
-/// The end of the rank that writes.
+/// Writing end of a ring, on its rank.
 #[derive(Debug)]
 pub(super) struct Writer {
     file: File,
@@ -70,7 +71,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A new ring; one that a process that was killed has left is replaced.
+    /// Creates a ring; replaces one that a killed process has left.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = create_anew(path, Mode::Owner).map_err(|error| error.source)?;
         Ok(Self { file, next: 0 })
@@ -95,14 +96,15 @@ fn offset(number: u64) -> u64 {
     number % RECORDS * RECORD_BYTES as u64
 }
 
-/// Of the content and of its number, so that an older record in the same place is not taken for it.
+/// Digest of the content and of its number, so that an older record in the same place does not
+/// match.
 fn digest(number: u64, content: &[u8]) -> [u8; 8] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&number.to_le_bytes()).update(content);
     *hasher.finalize().as_bytes().first_chunk().expect("a digest has 32 bytes")
 }
 
-/// The exporter's end.
+/// Reading end of a ring, in the exporter.
 #[derive(Debug)]
 pub(super) struct Reader {
     path: PathBuf,
@@ -111,13 +113,13 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Of a ring that its rank may not have made yet.
+    /// Creates the reader of a ring that its rank may not have created yet.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, file: None, next: 0 }
     }
 
-    /// Passes every record since the last call to `take`, and returns how many were overwritten
-    /// before they were read.
+    /// Passes every record since the last call to `take`, and returns the number of records that
+    /// were overwritten before they were read.
     pub(super) fn read(&mut self, mut take: impl FnMut(Told)) -> u64 {
         if self.file.is_none() {
             self.file = open_to_read(&self.path).ok();

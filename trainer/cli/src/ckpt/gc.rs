@@ -40,7 +40,7 @@ pub(super) struct Gc {
 struct Row {
     tier: &'static str,
     checkpoint: String,
-    /// Bytes of tensor data of all ranks, where it has a manifest.
+    /// Bytes of tensor data of all ranks, where the checkpoint has a manifest.
     bytes: Option<u64>,
     reason: String,
     removed: bool,
@@ -68,7 +68,7 @@ impl Gc {
         Err(unusable(anyhow::anyhow!("{} could not be removed", count(failures, "checkpoint"))))
     }
 
-    /// Returns the number of those that could not be removed.
+    /// Removes, or lists, what retention would remove. Returns the number of failed removals.
     fn collect(&self, tiers: &RunTiers, rows: &mut Vec<Row>) -> Outcome<usize> {
         let attempt = tiers.newest_attempt()?;
         let mut failures = 0;

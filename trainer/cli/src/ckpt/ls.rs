@@ -30,7 +30,7 @@ pub(super) struct Ls {
     json: bool,
 }
 
-/// One checkpoint, wherever it is.
+/// One checkpoint, on any tier.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
@@ -46,12 +46,12 @@ struct Row {
     tiers: Vec<Copy>,
 }
 
-/// What one tier has of it.
+/// Copy of a checkpoint on one tier.
 #[derive(Debug, Serialize)]
 struct Copy {
     tier: &'static str,
     state: String,
-    /// Ranks whose files are seen there.
+    /// Ranks whose files are visible there.
     ranks_here: Option<usize>,
     age_seconds: Option<u64>,
     pinned: bool,
@@ -92,7 +92,7 @@ impl Row {
 
     fn add(&mut self, tier: &SeenTier, listed: &Listed) {
         let is_committed = matches!(listed.status, Status::Committed { .. });
-        // Retention may have removed it since it was listed.
+        // Retention may have removed it since the listing.
         let presence = tier.store.presence(&listed.name).ok().filter(|_| is_committed);
         if let Status::Committed { world, bytes } = listed.status {
             self.state = state(&listed.status);
@@ -111,7 +111,8 @@ impl Row {
         self.tiers.push(copy);
     }
 
-    /// The tiers that have it committed; how much, where it is a part.
+    /// Returns the tiers that have it committed, with the number of ranks where the copy is
+    /// partial.
     fn durable_on(&self) -> String {
         let durable = |copy: &Copy| {
             let here = copy.ranks_here?;
@@ -124,7 +125,7 @@ impl Row {
     }
 }
 
-/// Clocks may differ: what is of the future is new.
+/// Returns the age of a committed checkpoint; 0 where clocks differ and it is in the future.
 fn age_seconds(presence: Presence) -> u64 {
     let age = SystemTime::now().duration_since(presence.committed);
     age.map_or(0, |age| age.as_secs())
@@ -151,7 +152,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// An age in its largest unit.
+/// Formats an age in its largest unit.
 fn shown(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

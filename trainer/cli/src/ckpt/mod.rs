@@ -1,4 +1,4 @@
-//! `yardstick ckpt`: a command per file, and the tiers of a run that all of them use.
+//! `yardstick ckpt`: a file for each subcommand, and the tiers of a run, which all of them use.
 
 mod bench;
 mod gc;
@@ -58,7 +58,7 @@ impl Ckpt {
     }
 }
 
-/// An error of checkpoints that ends the command.
+/// Returns the failure of a command for an error of checkpoints.
 fn unusable(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(ExitCode::Checkpoint, error)
 }

@@ -17,9 +17,9 @@ use record::text::number_format::scaled;
 use trainer::checkpoints::open::place;
 use trainer::failure::{Failure, Outcome};
 
-/// How often progress is shown.
+/// Interval between updates of the progress bar.
 const POLL: Duration = Duration::from_millis(100);
-/// Tries, of which the first fails at once and the others after pauses.
+/// Number of tries: the first starts at once, the others after pauses.
 const TRIES: u64 = 3;
 
 /// Copy a checkpoint to a shared tier, verified while it is read.
@@ -94,7 +94,7 @@ impl Promote {
         Err(tiers.nothing(&format!("{} is not whole on {place}", self.checkpoint)))
     }
 
-    /// What became of it, by the target itself.
+    /// Reports the outcome, as the target itself shows it.
     fn report(&self, target: &Store, source: &SeenTier, status: &RouteStatus) -> Outcome<ExitCode> {
         let (name, from, to) = (&self.checkpoint, source.planned.name, &self.to);
         let is_there = target.holds(name).map_err(unusable)?;
@@ -119,7 +119,7 @@ impl Promote {
     }
 }
 
-/// Waits for a promotion, or until it has failed too often.
+/// Waits until a promotion is done or has failed too often.
 fn follow(promoter: &Promoter, bytes: u64) -> RouteStatus {
     let bar = ProgressBar::new(bytes);
     loop {

@@ -32,14 +32,14 @@ struct Shown {
     tiers: Vec<Copy>,
 }
 
-/// What one tier has of it.
+/// Copy of a checkpoint on one tier.
 #[derive(Debug, Serialize)]
 struct Copy {
     tier: &'static str,
     address: String,
     state: String,
     pinned: bool,
-    /// What its indexes say; `None` where they cannot be read.
+    /// Contents of its indexes; `None` where they cannot be read.
     contents: Option<Contents>,
 }
 
@@ -56,7 +56,7 @@ impl Show {
     }
 }
 
-/// By the nearest tier whose manifest is readable.
+/// Describes a checkpoint by the nearest tier whose manifest is readable.
 fn describe(tiers: &RunTiers, checkpoint: &str) -> Outcome<Description> {
     let mut failure = None;
     for tier in tiers.holders(checkpoint)? {

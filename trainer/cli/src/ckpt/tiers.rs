@@ -1,4 +1,4 @@
-//! The tiers of a run that this machine sees.
+//! Tiers of a run that this machine can see.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,21 +28,21 @@ pub(super) struct Selection {
     tier: Option<String>,
 }
 
-/// A tier that has checkpoints of the run.
+/// Tier that has checkpoints of the run.
 #[derive(Debug, Clone)]
 pub(crate) struct SeenTier {
     pub(super) planned: Planned,
     pub(crate) store: Arc<Store>,
 }
 
-/// The tiers of a run.
+/// Tiers of a run.
 #[derive(Debug)]
 pub(crate) struct RunTiers {
     pub(super) folder: PathBuf,
     pub(super) identity: Identity,
-    /// All that are configured, the nearest first.
+    /// All configured tiers, the nearest first.
     pub(super) planned: Vec<Planned>,
-    /// Those that have checkpoints of the run, the nearest first; never none.
+    /// Tiers that have checkpoints of the run, the nearest first; never empty.
     pub(super) seen: Vec<SeenTier>,
 }
 
@@ -58,10 +58,10 @@ impl Selection {
     }
 }
 
-/// What a run's folder says about its tiers.
+/// Identity and tiers of a run, read from its folder.
 pub(super) struct Configured {
     identity: Identity,
-    /// The nearest first.
+    /// Tiers, the nearest first.
     pub(super) planned: Vec<Planned>,
 }
 
@@ -82,7 +82,7 @@ impl Configured {
 }
 
 impl RunTiers {
-    /// Looks at all tiers of a run; names those that it cannot see on stderr.
+    /// Opens all tiers of a run; names those that it cannot see on stderr.
     pub(crate) fn open(folder: &Path) -> Outcome<Self> {
         let Configured { identity, planned } = Configured::read(folder)?;
         let mut seen = Vec::new();
@@ -117,7 +117,7 @@ impl RunTiers {
         Ok(())
     }
 
-    /// The number of the newest attempt that any tier knows of.
+    /// Returns the number of the newest attempt that any tier knows.
     pub(super) fn newest_attempt(&self) -> Outcome<u64> {
         let mut newest = 0;
         for tier in &self.seen {
@@ -126,12 +126,12 @@ impl RunTiers {
         Ok(newest)
     }
 
-    /// The error that something is not there.
+    /// Returns the error that something is missing in the run's folder.
     pub(super) fn nothing(&self, what: &str) -> Failure {
         unusable(anyhow::anyhow!("{}: {what}", self.folder.display()))
     }
 
-    /// A tier of the configuration, by its name.
+    /// Returns a configured tier by its name.
     pub(super) fn planned(&self, name: &str) -> Outcome<&Planned> {
         let found = self.planned.iter().find(|tier| tier.name == name);
         found.ok_or_else(|| {
@@ -142,7 +142,7 @@ impl RunTiers {
         })
     }
 
-    /// The shared tier whose newest checkpoint is the newest of all, the nearest of them.
+    /// Returns the shared tier that has the newest checkpoint; of several, the nearest.
     pub(crate) fn most_recent_shared(&self) -> Outcome<&SeenTier> {
         let mut best: Option<(&SeenTier, Option<Age>)> = None;
         for tier in self.seen.iter().filter(|tier| tier.planned.scope == Scope::Shared) {
@@ -155,7 +155,7 @@ impl RunTiers {
         found.ok_or_else(|| self.nothing("no shared tier has a checkpoint that this machine sees"))
     }
 
-    /// The newest checkpoint that is committed on any tier.
+    /// Returns the newest checkpoint that is committed on any tier.
     pub(crate) fn newest(&self) -> Outcome<String> {
         let mut newest: Option<Listed> = None;
         for tier in &self.seen {
@@ -170,12 +170,12 @@ impl RunTiers {
         newest.ok_or_else(|| self.nothing("nothing is committed"))
     }
 
-    /// The tiers on which a checkpoint is committed.
+    /// Returns the tiers on which a checkpoint is committed.
     pub(super) fn holders(&self, checkpoint: &str) -> Outcome<Vec<&SeenTier>> {
         self.tiers_with(checkpoint, "committed", |store| store.holds(checkpoint))
     }
 
-    /// Those, and the tiers on which a restore has rejected it.
+    /// Returns the tiers on which a checkpoint is committed or a restore has rejected it.
     pub(super) fn holders_of_any_state(&self, checkpoint: &str) -> Outcome<Vec<&SeenTier>> {
         self.tiers_with(checkpoint, "committed or rejected", |store| {
             Ok(store.holds(checkpoint)? || store.is_rejected(checkpoint)?)
@@ -201,15 +201,15 @@ impl RunTiers {
     }
 }
 
-/// What orders checkpoints by age: the smallest is the oldest.
+/// Key that orders checkpoints by age: the smallest is the oldest.
 pub(super) type Age = (u64, u64, String);
 
-/// A later attempt is newer than any step of an earlier one.
+/// Returns the age key of a checkpoint: a later attempt is newer than any step of an earlier one.
 pub(super) fn age(listed: &Listed) -> Age {
     (listed.attempt, listed.step, listed.name.clone())
 }
 
-/// A state as it is shown.
+/// Formats a state for display.
 pub(super) fn state(status: &Status) -> String {
     match status {
         Status::Committed { .. } => "committed".to_owned(),

@@ -38,7 +38,7 @@ impl Verify {
     }
 }
 
-/// Returns the number of problems.
+/// Verifies a checkpoint on one tier and returns the number of problems.
 fn verify(SeenTier { planned, store }: &SeenTier, name: &str) -> Outcome<usize> {
     let tier = planned.name;
     let report = store.verify(name).map_err(unusable)?;

@@ -133,7 +133,7 @@ impl Collect {
             write(file, &html(&reports))?;
         }
         if self.json { print_json(&collection) } else { print(&collection) }?;
-        // Without a benchmark no job is judged, but the table is to have every record.
+        // Without a benchmark no job is judged, but the table must contain every record.
         let is_whole = match self.benchmark {
             Some(_) => collection.is_whole(),
             None => collection.unreadable.is_empty(),
@@ -141,7 +141,7 @@ impl Collect {
         Ok(if is_whole { ExitCode::Done } else { ExitCode::Environment })
     }
 
-    /// The records of these jobs, or without a benchmark of all.
+    /// Returns the records of these jobs, or all records without a benchmark.
     fn found(&self, expected: &[Expected]) -> Outcome<Found> {
         let mut found = Found::default();
         for place in &self.places {
@@ -160,12 +160,12 @@ impl Collect {
     }
 }
 
-/// The failure of a job that cannot be rendered, with its exit code.
+/// Converts the error of a job that cannot be rendered to a failure with its exit code.
 fn rendered<T>(result: k8s::Result<T>) -> Outcome<T> {
     result.map_err(|error| Failure::new(error.exit_code(), error))
 }
 
-/// The objects of all jobs as one stream of documents.
+/// Renders the objects of all jobs as one stream of documents.
 fn together(jobs: &[Job]) -> Outcome<String> {
     jobs.iter().map(|job| rendered(job.to_yaml())).collect()
 }
@@ -184,7 +184,7 @@ mod tests {
 
     use super::super::Arguments;
 
-    /// Each list of arguments in a value.
+    /// Collects each list of arguments in a value.
     fn arguments(value: &Value, found: &mut Vec<Vec<String>>) {
         match value {
             Value::Array(values) => values.iter().for_each(|value| arguments(value, found)),
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Objects of a rendered job, and those that its workflow creates.
+    /// Returns the objects of a rendered job, and those that its workflow creates.
     fn objects(yaml: &str) -> Vec<Value> {
         let mut all: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
         let templates = all.last().unwrap().pointer("/spec/templates");
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_containers_of_the_committed_jobs_run_is_a_command_of_this_program() {
-        // Launcher and workers; a workflow has two jobs, and three tasks of its own.
+        // Launcher and workers; a workflow has two jobs and three tasks of its own.
         for (yaml, containers) in [
             (include_str!("../../../../k8s/jobs/gpt2-124m-efa.yaml"), 2),
             (include_str!("../../../../k8s/jobs/llama3-8b-rdma.yaml"), 2),

@@ -1,4 +1,4 @@
-//! This trainer, as the crate `k8s` asks it when it renders jobs.
+//! Trainer interface of the crate `k8s`, implemented by this program.
 
 use ::k8s::{Memory, NoRoom, Ranks, Trainer, Workload};
 
@@ -8,7 +8,7 @@ use trainer::doctor::Required;
 use trainer::failure::Failure;
 use trainer::plan::{JobShape, RankPlan};
 
-/// The trainer of this program.
+/// Trainer of this program.
 pub(super) struct OwnTrainer;
 
 impl Trainer for OwnTrainer {
@@ -27,7 +27,7 @@ impl Trainer for OwnTrainer {
     }
 }
 
-/// A configuration that was loaded for a job.
+/// Configuration that was loaded for a job.
 #[derive(Debug)]
 pub(super) struct Loaded(pub(super) Config);
 

@@ -1,4 +1,4 @@
-//! What is refused, and what of a benchmark file ends up where in the objects.
+//! Tests of what is refused, and of which objects the values of a benchmark file end up in.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use trainer::config::Config;
 use trainer::failure::Failure;
 use trainer::plan::{JobShape, RankPlan};
 
-/// A benchmark file with nothing that need not be there.
+/// Minimal benchmark file.
 const PLAIN: &str = r#"
 [workflow]
 images = { cpu = "yardstick:1", cuda = "yardstick-cuda:1" }
@@ -25,7 +25,7 @@ ranks_per_node = 1
 workload = "smoke"
 "#;
 
-/// `PLAIN` with lines below the headers of tables, as in `[platform]`.
+/// Returns `PLAIN` with lines added below the headers of tables, as in `[platform]`.
 fn with(added: &[(&str, &str)]) -> String {
     let mut text = PLAIN.to_owned();
     for (table, line) in added {
@@ -34,7 +34,7 @@ fn with(added: &[(&str, &str)]) -> String {
     text
 }
 
-/// Loads the preset, and leaves the flags to the tests of the command line.
+/// Trainer that loads the preset; flags are tested with the command line.
 struct WithoutFlags;
 
 impl Trainer for WithoutFlags {
@@ -60,7 +60,7 @@ impl Trainer for WithoutFlags {
     }
 }
 
-/// An error as the command line prints it.
+/// Returns an error as the command line prints it.
 fn said(error: Error) -> String {
     Failure::new(error.exit_code(), error).to_string()
 }
@@ -78,12 +78,12 @@ fn job(text: &str) -> Result<Job> {
     Ok(jobs(text)?.remove(0))
 }
 
-/// The objects of a job.
+/// Returns the objects of a job.
 fn objects(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&job(text).unwrap().to_yaml().unwrap()).unwrap()
 }
 
-/// The MPIJob of a job.
+/// Returns the MPIJob of a job.
 fn mpi_job(text: &str) -> Value {
     objects(text).pop().unwrap()
 }
@@ -199,7 +199,7 @@ fn a_job_that_train_would_refuse_is_refused() {
     assert!(failure.contains("3 ranks"), "16 sequences on 3 nodes: {failure}");
 }
 
-/// llama3-8b on 16 ranks, as far as the file says what memory they have.
+/// Checks llama3-8b on 16 ranks, where the file gives their memory.
 #[test]
 fn a_job_that_cannot_fit_its_memory_is_refused() {
     let large = PLAIN
@@ -228,7 +228,7 @@ fn a_job_that_cannot_fit_its_memory_is_refused() {
     assert!(failure.contains(place), "{failure}");
 }
 
-/// candle's activations are an estimate, which may be too high.
+/// Accounts for the activations of candle, which are an estimate that may be too high.
 #[test]
 fn a_job_that_may_fit_by_the_tolerance_of_its_plan_is_not_refused() {
     let config = Config::load("smoke", &["run.engine=candle".to_owned()]).unwrap();
@@ -245,7 +245,7 @@ fn a_job_that_may_fit_by_the_tolerance_of_its_plan_is_not_refused() {
     assert!(is_refused(plan.total_bytes - tolerance - 1));
 }
 
-/// Some quantities are numbers of YAML: as such, the operator's schema refuses them.
+/// Keeps quantities that YAML would read as numbers, which the operator's schema refuses.
 #[test]
 fn a_quantity_stays_text() {
     let quantities = [("cpu", ".5"), ("memory", "129e9"), ("ephemeral_storage", "5.")];
@@ -335,7 +335,7 @@ fn a_workload_file_goes_with_the_job() {
     });
 }
 
-/// A matrix of two workloads, two settings and two numbers of nodes.
+/// Matrix of two workloads, two settings and two numbers of nodes.
 const MATRIX: &str = r#"
 [matrix]
 workload = ["smoke", "llama-smoke"]
@@ -354,7 +354,7 @@ fn a_matrix_is_a_job_for_each_combination_with_stable_names_and_ids() {
     assert_eq!(names[7], "job-llama-smoke-sharded-n2");
     let ids: std::collections::BTreeSet<_> = found.iter().map(Job::id).collect();
     assert_eq!(ids.len(), 8);
-    // One of them alone is the same job.
+    // A single job of the matrix, rendered alone, is the same.
     let alone =
         PLAIN.replace("nodes = 2", "nodes = 1").replace("\"job\"", "\"job-smoke-plain-n1\"");
     assert_eq!(job(&alone).unwrap().to_yaml().unwrap(), found[0].to_yaml().unwrap());
@@ -462,7 +462,7 @@ fn an_edited_benchmark_has_files_of_its_own() {
     assert_ne!(found(PLAIN), found(&edited));
 }
 
-/// A benchmark file with every key.
+/// Benchmark file with every key.
 const EVERYTHING: &str = r#"
 [workflow]
 namespace = "a"
@@ -528,7 +528,7 @@ nodes = [1]
 plain = []
 "#;
 
-/// Keys of tables in a value, but for those that a user makes up.
+/// Collects keys of tables in a value, except those that a user makes up.
 fn keys(table: &toml::Table, found: &mut Vec<String>) {
     for (key, value) in table {
         found.push(key.clone());
@@ -550,7 +550,7 @@ fn the_documentation_has_every_key() {
     assert_eq!(missing, Vec::<&String>::new());
 }
 
-/// The spec of the workflow of a benchmark file.
+/// Returns the spec of the workflow of a benchmark file.
 fn workflow(text: &str) -> Value {
     let limited = match text.contains("time_limit") {
         true => text.to_owned(),
@@ -565,13 +565,13 @@ fn template<'a>(spec: &'a Value, name: &str) -> Option<&'a Value> {
     spec["templates"].as_array().unwrap().iter().find(|template| template["name"] == name)
 }
 
-/// The object of a template that creates or removes one.
+/// Returns the object of a template that creates or removes one.
 fn manifest(spec: &Value, name: &str) -> Value {
     let template = template(spec, name).unwrap();
     serde_saphyr::from_str(template["resource"]["manifest"].as_str().unwrap()).unwrap()
 }
 
-/// What the container of a template, or the launcher of its job, runs.
+/// Returns the command line of a template's container, or of its job's launcher.
 fn line(spec: &Value, name: &str) -> String {
     let container = match template(spec, name).unwrap().get("container") {
         Some(container) => container.clone(),
@@ -581,7 +581,7 @@ fn line(spec: &Value, name: &str) -> String {
     words.map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
 }
 
-/// Names and conditions of the tasks of a workflow.
+/// Returns names and conditions of the tasks of a workflow.
 fn tasks(spec: &Value) -> Vec<String> {
     let tasks = template(spec, "benchmark").unwrap()["dag"]["tasks"].as_array().unwrap().iter();
     let text = |task: &Value| {
@@ -695,7 +695,7 @@ fn values_reach_ranks_as_they_are_written() {
     for (i, value) in values.iter().enumerate() {
         let name = format!("V{i}");
         let variable = variables.iter().find(|variable| variable["name"] == name).unwrap();
-        // What Kubernetes makes of it.
+        // Kubernetes expands the value like this.
         assert_eq!(variable["value"].as_str().unwrap().replace("$$(", "$("), *value);
         assert!(!variable["value"].as_str().unwrap().starts_with("$("), "it would be expanded");
     }

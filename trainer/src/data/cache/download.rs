@@ -1,4 +1,4 @@
-//! From an object to a file: several ranges at a time, each written to its place.
+//! Download of an object to a file: several ranges at a time, each written to its place.
 
 use std::fs;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use super::entry::{self, Entry, Object};
 use crate::data::error::DataError;
 use crate::data::ranges::for_ranges;
 
-/// Size of one request. Large enough that its latency does not count.
+/// Size of one request: large enough for its latency not to matter.
 const RANGE_BYTES: u64 = 16 << 20;
 /// Requests in flight: a single connection rarely fills a network link.
 const IN_FLIGHT: usize = 8;
 
 impl Cache {
-    /// Downloads an object to its file, which appears as a whole.
+    /// Downloads an object to its file, which appears only when complete.
     pub(super) fn download(&self, object: &Object) -> Result<(), DataError> {
         let file = self.file(&object.url);
         tracing::info!("downloads {} ({} bytes)", object.url, object.info.size_bytes);
@@ -49,7 +49,7 @@ impl Cache {
     }
 }
 
-/// Reads an object in ranges, which come in any order. All are of the same version of the object.
+/// Reads an object in ranges, in any order. All are of the same version of the object.
 pub(in crate::data) fn transfer(
     object: &Object,
     write: impl Fn(u64, &[u8]) -> Result<(), IoError> + Sync,

@@ -1,4 +1,4 @@
-//! What is known of an object and of the file that it was downloaded to.
+//! Metadata of an object and of the file that it was downloaded to.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -12,18 +12,18 @@ use crate::data::error::DataError;
 use crate::data::mapped_file::MappedFile;
 use record::limits::NOTE_BYTES_MAX;
 
-/// An object as its store has it now.
+/// Object in its current version in the store.
 #[derive(Debug)]
 pub(in crate::data) struct Object {
     pub(super) url: String,
-    /// The folder of the object.
+    /// Folder of the object.
     pub(super) remote: Remote,
-    /// The object's name in it.
+    /// Name of the object in the folder.
     pub(super) name: String,
     pub(in crate::data) info: ObjectInfo,
 }
 
-/// A file of the cache.
+/// File of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) url: String,
@@ -34,7 +34,7 @@ pub(super) struct Entry {
 }
 
 impl Object {
-    /// Asks the store.
+    /// Looks up the object in the store.
     pub(in crate::data) fn find(url: &str, options: &RemoteOptions) -> Result<Self, DataError> {
         let (folder, name) = url.rsplit_once('/').unwrap_or((url, ""));
         if folder.ends_with('/') || name.is_empty() {
@@ -48,7 +48,7 @@ impl Object {
 }
 
 impl Entry {
-    /// `None` for a file that is not there or not readable: then there is nothing to rely on.
+    /// Reads the entry; `None` if the file is missing or unreadable: then nothing can be relied on.
     pub(super) fn read(path: &Path) -> Option<Self> {
         serde_json::from_slice(&regular_file::read(path, NOTE_BYTES_MAX).ok()?).ok()
     }
@@ -58,7 +58,7 @@ impl Entry {
         files::replace_with(path, &bytes, Mode::Umask)
     }
 
-    /// Remembers that it is used now.
+    /// Marks the entry as used now.
     pub(super) fn touch(&self, path: &Path) {
         let touched = regular_file::open_to_write(path).and_then(|file| {
             file.set_modified(SystemTime::now()).map_err(IoError::at(path, "set the time of"))
@@ -68,14 +68,14 @@ impl Entry {
         }
     }
 
-    /// Whether the store still has what was downloaded.
+    /// Returns whether the store still has the downloaded version.
     pub(super) fn is_of(&self, object: &Object) -> bool {
         let ObjectInfo { size_bytes, etag, .. } = &object.info;
         (&self.url, &self.size_bytes, &self.etag) == (&object.url, size_bytes, etag)
     }
 }
 
-/// BLAKE3 of a file's content, on the threads of the current rayon pool.
+/// Returns BLAKE3 of a file's content, computed on the threads of the current rayon pool.
 pub(super) fn digest(path: &Path) -> Result<String, DataError> {
     let bytes = MappedFile::open(path)?;
     Ok(blake3::Hasher::new().update_rayon(&bytes).finalize().to_hex().to_string())

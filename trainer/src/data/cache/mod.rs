@@ -1,15 +1,15 @@
-//! Token files of object stores, kept on the node: one download for all of its ranks and runs.
+//! Node-local cache of token files of object stores: one download for all ranks and runs of a node.
 //!
 //! ```text
 //! <folder>/lock                     exclusive while files are downloaded or removed, shared while
 //!                                   they are opened
-//!          objects/<digest>.json    what was downloaded from which URL; its time is the last use
+//!          objects/<digest>.json    URL and version of a download; its time is the last use
 //!          files/<digest>/NAME      the content; the objects of one remote folder are together, as
 //!                                   Megatron's index is looked for next to its tokens
 //! ```
 //!
 //! A file is used if the store's object still has the size and the etag that it was downloaded
-//! with, and if its content still has the digest of then, which the first pass over it finds out: a
+//! with, and if its content still has its digest, which the first pass over the file checks: a
 //! cache on a bad disk costs a download, not a run. The folder is of one node; nothing here relies
 //! on locks of network file systems.
 
@@ -29,20 +29,20 @@ pub(super) use download::transfer;
 use entry::Entry;
 pub(super) use entry::Object;
 
-/// Where the cache is and how large it may become.
+/// Folder, size limit and object store options of the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// Folder of this node. Without one: `data` in `YARDSTICK_CACHE_DIR`, or else in `yardstick` in
+    /// Folder of this node. By default `data` in `YARDSTICK_CACHE_DIR`, or else in `yardstick` in
     /// the user's folder for caches.
     pub folder: Option<PathBuf>,
     /// Largest size of all files together.
     pub limit_bytes: u64,
-    /// How object stores are talked to.
+    /// Options of requests to object stores.
     pub remote: RemoteOptions,
 }
 
 impl CacheOptions {
-    /// Limit of a cache that nothing else is said about.
+    /// Default limit of a cache.
     pub const LIMIT_BYTES: u64 = 256 << 30;
 }
 
@@ -52,7 +52,7 @@ impl Default for CacheOptions {
     }
 }
 
-/// The cache of this node.
+/// Cache of this node.
 #[derive(Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
@@ -61,7 +61,7 @@ pub(super) struct Cache {
     lock: File,
 }
 
-/// A file of the cache.
+/// File of the cache.
 #[derive(Debug)]
 pub(super) struct CachedFile {
     pub(super) path: PathBuf,
@@ -69,15 +69,15 @@ pub(super) struct CachedFile {
     pub(super) digest: String,
 }
 
-/// What a run needs, as the stores have it now.
+/// Objects that a run needs, in their current versions in the stores.
 struct Wanted {
     objects: Vec<Object>,
-    /// Megatron indices that are not there. One of an earlier time would still be taken for that of
+    /// Megatron indices that do not exist. An index cached earlier would still be taken for that of
     /// the tokens.
     absent: Vec<String>,
 }
 
-/// How often a file that is damaged in the cache is fetched again.
+/// Number of tries to fetch a file that is damaged in the cache.
 const ATTEMPTS: usize = 3;
 
 impl Cache {
@@ -92,7 +92,7 @@ impl Cache {
         Ok(Self { folder, limit_bytes, remote, lock })
     }
 
-    /// Opens the files of these URLs, downloaded where they are not there yet. Nobody removes them
+    /// Opens the files of these URLs and downloads those that are missing. They are not removed
     /// meanwhile. If `open` fails and files are damaged, they are downloaded again.
     pub(super) fn open_files<T>(
         self,
@@ -117,7 +117,7 @@ impl Cache {
             match opened {
                 Err(error) if error.is_damage() => {
                     let is_intact = !self.discard_damaged(&wanted)?;
-                    // Once, another rank may have downloaded it again.
+                    // Another rank may have downloaded it again, once.
                     if is_intact && was_intact {
                         return Err(error);
                     }
@@ -135,13 +135,13 @@ impl Cache {
         DataError::BadCache { folder: self.folder.clone(), expected, found: found.to_owned() }
     }
 
-    /// Whether the indices are what was downloaded. Of the tokens their scan finds out.
+    /// Returns whether the indices match their digests. The scan of the tokens checks those.
     fn has_intact_indices(&self, urls: &[String], wanted: &Wanted) -> bool {
         let mut indices = wanted.objects.iter().filter(|object| !urls.contains(&object.url));
         indices.all(|object| self.is_intact(object))
     }
 
-    /// The files, under the shared lock. `None` if they are gone again after a download.
+    /// Returns the files, under the shared lock; `None` if they are gone again after a download.
     fn provide(
         &self,
         urls: &[String],
@@ -163,14 +163,14 @@ impl Cache {
         Ok(urls.iter().map(file).collect())
     }
 
-    /// Whether everything is there, and no index that the store does not have.
+    /// Returns whether everything is present, and no index that the store does not have.
     fn has(&self, wanted: &Wanted) -> bool {
         let Wanted { objects, absent } = wanted;
         objects.iter().all(|object| self.entry(object).is_some())
             && !absent.iter().any(|url| self.file(url).exists())
     }
 
-    /// Downloads what is not there, after making room for it.
+    /// Downloads missing files, after making room for them.
     fn fetch(&self, wanted: &Wanted) -> Result<(), DataError> {
         self.lock_with(File::lock)?;
         wanted.absent.iter().try_for_each(|url| self.discard(url))?;
@@ -179,8 +179,8 @@ impl Cache {
         wanted.objects.iter().filter(absent).try_for_each(|object| self.download(object))
     }
 
-    /// Removes files that are damaged, and returns whether some are. Under the exclusive lock,
-    /// which one of the ranks that found the damage gets first.
+    /// Removes damaged files, and returns whether there were any. Holds the exclusive lock, which
+    /// one of the ranks that found the damage gets first.
     fn discard_damaged(&self, wanted: &Wanted) -> Result<bool, DataError> {
         self.lock_with(File::lock)?;
         let mut is_any = false;
@@ -192,7 +192,7 @@ impl Cache {
         Ok(is_any)
     }
 
-    /// What is known of an object's file, if that is of this version of the object.
+    /// Returns the entry of an object's file, if that is of this version of the object.
     fn entry(&self, object: &Object) -> Option<Entry> {
         let entry = Entry::read(&self.entry_path(&object.url))?;
         let size = fs::metadata(self.file(&object.url)).ok()?.len();
@@ -204,7 +204,7 @@ impl Cache {
         entry::digest(&self.file(&object.url)).is_ok_and(|digest| digest == entry.digest)
     }
 
-    /// Removes a file and what is known of it: first that, as a file without it is not used.
+    /// Removes a file and its entry: the entry first, as a file without an entry is not used.
     fn discard(&self, url: &str) -> Result<(), IoError> {
         for path in [self.entry_path(url), self.file(url)] {
             match fs::remove_file(&path) {
@@ -260,7 +260,7 @@ fn is(error: &DataError, kind: ErrorKind) -> bool {
     matches!(error, DataError::Io(error) if error.source.kind() == kind)
 }
 
-/// Whether a store that gives an object denies one beside it that surely does not exist.
+/// Returns whether a store that gives an object denies a neighbour that surely does not exist.
 fn denies_what_is_absent(url: &str, options: &RemoteOptions) -> Result<bool, DataError> {
     let absent = format!("{url}.{}.bin", std::process::id());
     let is_denied =
@@ -269,7 +269,7 @@ fn denies_what_is_absent(url: &str, options: &RemoteOptions) -> Result<bool, Dat
     Ok(is_denied)
 }
 
-/// Length of the names of folders and entries.
+/// Number of digits in the names of folders and entries.
 const SHORT_DIGEST_DIGITS: usize = 16;
 
 fn short_digest(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Room for files: those that were not used for the longest time leave the cache.
+//! Eviction: the least recently used files leave the cache.
 
 use std::collections::HashSet;
 use std::fs::{self, FileType};
@@ -11,7 +11,7 @@ use super::entry::{Entry, Object};
 use super::{Cache, SHORT_DIGEST_DIGITS};
 use crate::data::error::DataError;
 
-/// A file that is not needed now.
+/// File that is not needed now.
 struct Idle {
     used: SystemTime,
     entry: Entry,
@@ -47,12 +47,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes files that no entry names, as a killed download leaves them: they would count for
-    /// nothing, and stay. What cannot be removed stays, with a warning.
+    /// Removes files without an entry, as a killed download leaves them: they would never count or
+    /// be removed otherwise. A file that cannot be removed stays, with a warning.
     fn remove_orphans(&self) {
         let Ok(entries) = self.entries() else { return };
         let read = entries.iter().map(|path| Some(self.file(&Entry::read(path)?.url)));
-        // Of an entry that cannot be read now the file may be intact.
+        // The file of an entry that cannot be read now may be intact.
         let Some(known) = read.collect::<Option<HashSet<PathBuf>>>() else { return };
         let folders = paths_in(&self.folder.join("files")).unwrap_or_default();
         let is_file = |path: &PathBuf| is_a(path, FileType::is_file);
@@ -71,7 +71,7 @@ impl Cache {
         Ok(paths.filter(|path| !needed.contains(path)).filter_map(|path| idle(&path)).collect())
     }
 
-    /// Not those that a kill has left half written.
+    /// Returns the complete entries, without those that a kill has left half written.
     fn entries(&self) -> Result<Vec<PathBuf>, IoError> {
         let mut paths = paths_in(&self.folder.join("objects"))?;
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
@@ -79,7 +79,7 @@ impl Cache {
     }
 }
 
-/// Whether a folder is one that downloads go to.
+/// Returns whether downloads go to a folder.
 fn is_own(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.len() == SHORT_DIGEST_DIGITS
@@ -87,7 +87,7 @@ fn is_own(folder: &Path) -> bool {
         && is_a(folder, FileType::is_dir)
 }
 
-/// Whether this is at a path; a link is neither a file nor a folder.
+/// Returns whether a path has this type; a link is neither a file nor a folder.
 fn is_a(path: &Path, kind: fn(&FileType) -> bool) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| kind(&metadata.file_type()))
 }

@@ -1,4 +1,4 @@
-//! Bad token files are refused with an error that names the file, the offset and what was expected.
+//! Tests that bad token files are refused, with the file, the offset and the expectation.
 
 use rustix::fs::{CWD, FileType, mknodat};
 

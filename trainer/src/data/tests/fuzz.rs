@@ -1,4 +1,4 @@
-//! Random and mutated headers give an error or tokens, never a panic.
+//! Tests that random and mutated headers give an error or tokens, never a panic.
 
 use models::rng::{Purpose, Stream};
 

@@ -18,7 +18,7 @@ use super::locations::LocalFile;
 use super::token_files::TokenFile;
 use super::{DataError, Locations, Sequences, Source};
 
-/// A temporary folder for the files of one test.
+/// Creates a temporary folder for the files of one test.
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -29,12 +29,12 @@ fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// nanoGPT's raw uint16 tokens.
+/// Returns nanoGPT's raw uint16 tokens.
 fn raw(tokens: impl IntoIterator<Item = u16>) -> Vec<u8> {
     tokens.into_iter().flat_map(u16::to_le_bytes).collect()
 }
 
-/// An llm.c file with the given header.
+/// Returns an llm.c file with the given header.
 fn llmc(magic: u32, version: u32, count: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         [magic, version, count].into_iter().flat_map(u32::to_le_bytes).collect();
@@ -43,7 +43,7 @@ fn llmc(magic: u32, version: u32, count: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A Megatron index with the given tables.
+/// Returns a Megatron index with the given tables.
 fn index(code: u8, lengths: &[i32], offsets: &[i64], marks: &[i64]) -> Vec<u8> {
     let mut bytes = b"MMIDIDX\0\0".to_vec();
     bytes.extend(1_u64.to_le_bytes());
@@ -68,12 +68,12 @@ fn config(files: &[&str], evaluation_files: &[&str], evaluation_sequences: usize
     }
 }
 
-/// Opens a token file of a folder as training does.
+/// Opens a token file of a folder in the same way as training.
 fn open_tokens(path: &Path) -> Result<TokenFile, DataError> {
     TokenFile::open(&LocalFile::new(path), None)
 }
 
-/// Inputs and targets of one sequence of T tokens.
+/// Returns the inputs and targets of one sequence of T tokens.
 fn sequence(sequences: &dyn Sequences, index: u64, tokens: usize) -> (Vec<u32>, Vec<u32>) {
     let mut inputs = vec![0; tokens];
     let mut targets = vec![0; tokens];
@@ -81,13 +81,13 @@ fn sequence(sequences: &dyn Sequences, index: u64, tokens: usize) -> (Vec<u32>, 
     (inputs, targets)
 }
 
-/// The error message of opening training data at V = 1000, T = 8, without the folder's name.
+/// Returns the error of opening training data at V = 1000, T = 8, without the folder's name.
 fn open_error(folder: &Path, config: &DataConfig) -> String {
     let error = open_training(config, 1000, 8, folder).unwrap_err();
     error.to_string().replace(&format!("{}/", folder.display()), "")
 }
 
-/// Opens a configuration and takes its training sequences.
+/// Opens a configuration and returns its training sequences.
 fn open_training(
     config: &DataConfig,
     vocabulary: usize,
@@ -97,7 +97,7 @@ fn open_training(
     Source::open(config, vocabulary, &Locations::new(base))?.training(sequence_tokens)
 }
 
-/// Opens a configuration and takes its held-out sequences.
+/// Opens a configuration and returns its held-out sequences.
 fn open_evaluation(
     config: &DataConfig,
     vocabulary: usize,

@@ -1,4 +1,4 @@
-//! Token files of object stores, through the cache of the node.
+//! Tests of token files of object stores, through the cache of the node.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use s3::{Fault, Kind, Operation, S3Server};
 #[path = "../../../../tests/support/s3.rs"]
 mod s3;
 
-/// A server, a cache, and runs that use them.
+/// Server, cache, and runs that use them.
 struct Node {
     server: S3Server,
     folder: TempDir,
@@ -31,7 +31,7 @@ impl Node {
         fs::write(self.server.file(name), bytes).unwrap();
     }
 
-    /// The digest of these objects as training data.
+    /// Returns the digest of these objects as training data.
     fn open(&self, names: &[&str]) -> Result<String, DataError> {
         let urls: Vec<_> = names.iter().map(|name| self.server.url(name)).collect();
         let urls: Vec<_> = urls.iter().map(String::as_str).collect();
@@ -54,20 +54,20 @@ impl Node {
         self.open(names).unwrap_err().to_string()
     }
 
-    /// How often an object was read.
+    /// Returns the number of times that an object was read.
     fn downloads(&self, name: &str) -> usize {
         let line = format!("GET /{}/{name}", s3::BUCKET);
         self.server.requests().iter().filter(|request| **request == line).count()
     }
 
-    /// Files of the cache, wherever they are in it.
+    /// Returns the path of a file anywhere in the cache.
     fn cached(&self, name: &str) -> Option<PathBuf> {
         let folders = fs::read_dir(self.folder.path().join("cache/files")).unwrap();
         folders.map(|folder| folder.unwrap().path().join(name)).find(|path| path.exists())
     }
 }
 
-/// The digest of the same content as files.
+/// Returns the digest of the same content as local files.
 fn local_digest(files: &[(&str, &[u8])]) -> String {
     let folder = folder();
     files.iter().for_each(|(name, bytes)| fs::write(folder.path().join(name), bytes).unwrap());
@@ -87,7 +87,7 @@ fn objects_are_downloaded_once_and_are_the_same_data_as_files() {
     assert_eq!(node.downloads("a.bin"), 1);
 }
 
-/// Another user of the node may write to the folder.
+/// Protects against another user of the node who may write to the folder.
 #[test]
 fn links_in_the_cache_are_not_followed() {
     let node = Node::new();
@@ -111,7 +111,7 @@ fn links_in_the_cache_are_not_followed() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
 
-/// Another run of the node reads its data for as long as it likes.
+/// Allows for another run of the node that reads its data for as long as it likes.
 #[test]
 fn what_is_there_is_opened_beside_another_run() {
     let node = Node::new();
@@ -128,7 +128,7 @@ fn what_is_there_is_opened_beside_another_run() {
     });
 }
 
-/// As killed downloads leave them.
+/// Covers files that killed downloads leave.
 #[test]
 fn files_without_an_entry_are_removed() {
     let node = Node::new();
@@ -152,7 +152,7 @@ fn files_without_an_entry_are_removed() {
     assert!(users.exists());
 }
 
-/// S3 answers so for an absent object to a role that may not list the bucket.
+/// Simulates the answer of S3 for an absent object to a role that may not list the bucket.
 #[test]
 fn an_index_that_is_denied_is_taken_for_absent() {
     let node = Node::new();
@@ -161,7 +161,7 @@ fn an_index_that_is_denied_is_taken_for_absent() {
     node.server.begin(Fault::always(Operation::Absent, denied.clone()));
     assert_eq!(node.open(&["a.bin"]).unwrap(), local_digest(&[("a.bin", &raw(0..900))]));
     assert_eq!(node.server.end_fault(), 2, "the index, and what surely does not exist");
-    // What exists and may not be read is not absent.
+    // An object that exists and may not be read is not absent.
     node.server.begin(Fault { suffix: ".idx", ..Fault::always(Operation::Any, denied) });
     let error = node.error(&["a.bin"]);
     assert!(error.starts_with("s3://bucket/a.idx: cannot stat: "), "{error}");
@@ -207,7 +207,7 @@ fn a_damaged_file_of_the_cache_is_fetched_again() {
     assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
 }
 
-/// One of them downloads it, and what the others had opened is not what is there then.
+/// Lets one rank download the file: the file that the other ranks had opened is then gone.
 #[test]
 fn ranks_that_find_the_same_damage_go_on() {
     let node = Node::new();

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::*;
 use crate::data::{Format, InputFormat, TokenizePlan, Vocabulary, inspect, tokenize};
 
-/// The whole text, one verse per line.
+/// Writes the whole text, one verse per line.
 fn bible(folder: &TempDir) -> PathBuf {
     let output = Command::new("bible").args(["-f", "gen1:1-rev22:21"]).output();
     let output = output.expect("`bible` runs; install the package bible-kjv-text");

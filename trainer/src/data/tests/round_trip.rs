@@ -1,4 +1,4 @@
-//! What the tokenizer writes has the documented bytes and is read back unchanged.
+//! Tests that the tokenizer writes the documented bytes, which are read back unchanged.
 
 use super::*;
 use crate::data::{
@@ -18,7 +18,7 @@ fn plan(input: &Path, vocabulary: Vocabulary, out: PathBuf, format: Format) -> T
     }
 }
 
-/// Tokens of a file, read as training does.
+/// Returns the tokens of a file, read in the same way as in training.
 fn read_back(path: &Path) -> Vec<u32> {
     let count = inspect(path, None).unwrap().tokens as usize;
     let file = open_tokens(path).unwrap();
@@ -73,7 +73,7 @@ fn documents_of_bytes_end_with_nul() {
     assert_eq!(read_back(&out), [97, 10, 255, 0]);
 }
 
-/// Where a document ends would depend on what is in it.
+/// Rejects text that would decide where a document ends.
 #[test]
 fn a_byte_0_is_refused_where_it_ends_documents_wherever_it_is() {
     let folder = folder();

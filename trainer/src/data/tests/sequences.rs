@@ -1,4 +1,4 @@
-//! The order of sequences is complete, disjoint, the same at any world size, and resumable.
+//! Tests that the order of sequences is complete, disjoint, equal at any world size, and resumable.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::data::{BatchPlan, Locations, Prefetcher, Sequences, Source};
 
 const T: usize = 4;
 
-/// Two files of 0..90 and 90..203 as one stream: 50 windows of T = 4.
+/// Returns two files of 0..90 and 90..203 as one stream: 50 windows of T = 4.
 fn source(evaluation_sequences: usize) -> (TempDir, Source) {
     let folder = folder();
     write(&folder, "a.bin", &raw(0..90));

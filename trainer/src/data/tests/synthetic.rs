@@ -1,11 +1,12 @@
-//! The synthetic source is reproducible, stays inside the vocabulary, and has the stated entropy.
+//! Tests that the synthetic source is reproducible, in the vocabulary, and has the stated entropy.
 
 use std::collections::{HashMap, HashSet};
 
 use super::*;
 use crate::data::synthetic::Synthetic;
 
-/// Plug-in estimate of a conditional entropy in nats: mean of -ln of observed frequencies.
+/// Returns a plug-in estimate of a conditional entropy in nats: mean of -ln of observed
+/// frequencies.
 fn conditional_entropy<K: std::hash::Hash + Eq + Copy>(pairs: &[(K, u32)]) -> f64 {
     let mut contexts = HashMap::new();
     let mut joint = HashMap::new();
@@ -84,7 +85,7 @@ fn every_vocabulary_size_works() {
     }
 }
 
-/// The stream is part of the workload: if these numbers change, old results are incomparable.
+/// Pins the stream, part of the workload: if these numbers change, old results are incomparable.
 #[test]
 fn the_stream_is_frozen() {
     let golden = |vocabulary| sequence(&Synthetic::training(0, vocabulary), 0, 6).0;

@@ -1,5 +1,4 @@
-//! What all formats of token files have in common: formats, element types, and checks of fields and
-//! sizes.
+//! Common parts of all token file formats: formats, element types, and checks of fields and sizes.
 
 use std::path::Path;
 
@@ -38,7 +37,7 @@ pub enum TokenType {
 }
 
 impl TokenType {
-    /// Size of one token, bytes.
+    /// Returns the size of one token, bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Uint8 => 1,
@@ -48,7 +47,7 @@ impl TokenType {
         }
     }
 
-    /// The token of these bytes.
+    /// Returns the token of these bytes.
     pub(super) fn id(self, bytes: &[u8]) -> i64 {
         let unsigned = |id: Option<u32>| id.map_or(0, i64::from);
         match self {
@@ -66,19 +65,19 @@ impl TokenType {
 pub(in crate::data) struct TokenLayout {
     pub(super) format: Format,
     pub(super) token_type: TokenType,
-    /// Bytes before the first token.
+    /// Number of bytes before the first token.
     pub(super) header_bytes: usize,
     pub(in crate::data) tokens: u64,
-    /// `None` where the format does not record documents.
+    /// Number of documents; `None` where the format does not record it.
     pub(super) documents: Option<u64>,
 }
 
-/// `N` bytes of a slice as an array; `None` past its end.
+/// Returns `N` bytes of a slice as an array; `None` past its end.
 pub(super) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
 }
 
-/// The 32-bit number at a position counted in such numbers.
+/// Returns the 32-bit number at a position counted in such numbers.
 pub(super) fn int(bytes: &[u8], index: usize) -> Option<u32> {
     field(bytes, 4 * index).map(u32::from_le_bytes)
 }
@@ -106,7 +105,7 @@ pub(super) fn check_size(
     Ok(())
 }
 
-/// An error for a bad field, without a hint.
+/// Returns the error for a bad field, without a hint.
 pub(super) fn malformed(path: &Path, offset: u64, expected: String, found: String) -> DataError {
     DataError::Malformed { path: path.to_owned(), offset, expected, found, hint: String::new() }
 }

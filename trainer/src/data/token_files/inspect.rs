@@ -14,15 +14,15 @@ use super::token_file::TokenFile;
 use crate::data::error::DataError;
 use crate::data::locations::{LocalFile, Locations};
 
-/// How many of the first tokens are shown.
+/// Number of leading tokens that are shown.
 const FIRST_TOKENS: u64 = 16;
 
 /// Description of a token file. `Display` is a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inspection {
-    /// The file that holds the tokens.
+    /// File that holds the tokens.
     pub path: PathBuf,
-    /// Its format.
+    /// Format of the file.
     pub format: Format,
     /// Number format of a token.
     pub token_type: TokenType,
@@ -38,18 +38,18 @@ pub struct Inspection {
     pub largest_token: Option<u32>,
     /// BLAKE3 of the file, 64 hexadecimal digits.
     pub digest: String,
-    /// The first tokens.
+    /// First tokens.
     pub first_tokens: Vec<u32>,
-    /// The first tokens as text, decoded by the vocabulary that the file's largest id suggests:
-    /// bytes up to 255, GPT-2 up to 50256, otherwise `None`.
+    /// First tokens as text, decoded by the vocabulary that the file's largest id suggests: bytes
+    /// up to 255, GPT-2 up to 50256, otherwise `None`.
     pub first_text: Option<String>,
 }
 
-/// Reads a whole token file, at a path or a URL of an object store, and describes it. One without
-/// a header has tokens of `token_bytes` each.
+/// Reads a whole token file, at a path or a URL of an object store, and describes it. A file
+/// without a header has tokens of `token_bytes` each.
 ///
 /// # Errors
-/// The error of a run that uses the file.
+/// Those of a run that uses the file.
 pub fn inspect(path: &Path, token_bytes: Option<usize>) -> Result<Inspection, DataError> {
     let url = path.to_str().filter(|name| is_remote(name)).map(str::to_owned);
     Locations::default().open_files(url.as_slice(), |downloaded| {

@@ -1,4 +1,4 @@
-//! llm.c's header, as its `dev/data/data_common.py` writes it.
+//! Header of llm.c, as its `dev/data/data_common.py` writes it.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(super) const HEADER_BYTES: usize = 1024;
 const LLAMA_MAGIC: u32 = 20_240_801;
 const LLAMA_VERSION: u32 = 7;
 
-/// Whether a number is one of llm.c's magic numbers.
+/// Returns whether a number is one of llm.c's magic numbers.
 pub(super) fn is_magic(number: Option<u32>) -> bool {
     matches!(number, Some(MAGIC | LLAMA_MAGIC))
 }
@@ -56,7 +56,7 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<TokenLayout, DataError>
     })
 }
 
-/// An error for a header with another magic number.
+/// Returns the error for a header with another magic number.
 pub(super) fn wrong_magic(path: &Path, found: u32) -> DataError {
     let expected = format!("the llm.c magic {MAGIC} (GPT-2) or {LLAMA_MAGIC} (llama-3)");
     malformed(path, 0, expected, found.to_string())

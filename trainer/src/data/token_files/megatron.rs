@@ -1,4 +1,4 @@
-//! Megatron-LM's index file, `.idx`: where documents begin in the `.bin` file of the same name.
+//! Index file of Megatron-LM, `.idx`: where documents begin in the `.bin` file of the same name.
 //!
 //! Layout, all little-endian (Megatron-LM `megatron/core/datasets/indexed_dataset.py`): magic
 //! `MMIDIDX\0\0`, uint64 version 1, uint8 code of the token type, uint64 number of sequences S,
@@ -15,14 +15,14 @@ use record::files::IoError;
 
 /// First bytes of an index.
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
-/// The only version.
+/// Only supported version.
 const VERSION: u64 = 1;
 /// Code of uint16 tokens.
 const UINT16: u8 = 8;
 /// Bytes before the tables.
 const HEADER_BYTES: usize = 34;
 
-/// The index of a token file.
+/// Index of a token file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Index<'a> {
     path: &'a Path,
@@ -59,7 +59,7 @@ impl<'a> Index<'a> {
         }
         let token_type = token_type(path, code)?;
         Self::check_tables(path, bytes.len() as u64, sequences, marks)?;
-        // Both are smaller than the file.
+        // Both fit: they are smaller than the file.
         let sequences = sequences as usize;
         let marks = marks as usize;
         Ok(Self { path, bytes, token_type, sequences, marks })

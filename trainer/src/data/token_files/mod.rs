@@ -1,4 +1,4 @@
-//! Files of token ids: their formats, reading them through memory maps, and writing them.
+//! Token files: their formats, reading them through memory maps, and writing them.
 //!
 //! | format | content |
 //! |---|---|

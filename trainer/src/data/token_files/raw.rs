@@ -1,6 +1,6 @@
 //! Raw tokens: uint16, as nanoGPT's `data/openwebtext/prepare.py` writes them, or as wide as the
-//! user says. The format has no magic number, so this refuses what looks like another kind of file,
-//! or has ids of another width by its pattern.
+//! user says. The format has no magic number, so files are refused that look like another kind of
+//! file, or whose pattern is that of wider ids.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::data::error::DataError;
 use crate::data::file_kind::FileKind;
 use crate::data::text_head::is_text;
 
-/// Interprets a file as raw tokens of `token_bytes` each; uint16 where nothing is said.
+/// Interprets a file as raw tokens of `token_bytes` each; uint16 by default.
 ///
 /// # Errors
-/// The file looks like another kind, nothing is said and its ids look wider, or its size is not a
+/// The file looks like another kind, no width is given and its ids look wider, or its size is not a
 /// multiple of a token's.
 pub(super) fn parse(
     path: &Path,
@@ -68,7 +68,7 @@ pub(super) fn parse(
 /// Advice for big-endian ids. Little-endian ids of 4 bytes look the same behind 2 bytes.
 const BIG_ENDIAN_HINT: &str = "; write them little-endian, without a header";
 
-/// An error for a file whose ids look wider than uint16.
+/// Returns the error for a file whose ids look wider than uint16.
 fn other_width(path: &Path, width: &Width) -> DataError {
     let Width { bytes, is_big_endian } = width;
     let (order, hint) = match is_big_endian {
@@ -84,9 +84,9 @@ fn other_width(path: &Path, width: &Width) -> DataError {
     }
 }
 
-/// The first number of a file that has llm.c's header but not its magic: three numbers, of which
-/// only the version may be 0, then zeros up to byte 1024. Real tokens may begin with any six ids,
-/// but not with the same id 506 times after that.
+/// Returns the first number of a file that has llm.c's header but not its magic: three numbers, of
+/// which only the version may be 0, then zeros up to byte 1024. Real tokens may begin with any six
+/// ids, but not with the same id 506 times after that.
 fn foreign_magic(bytes: &[u8]) -> Option<u32> {
     let tail = bytes.get(12..llmc::HEADER_BYTES)?;
     let magic = int(bytes, 0)?;
@@ -96,7 +96,7 @@ fn foreign_magic(bytes: &[u8]) -> Option<u32> {
     is_header.then_some(magic)
 }
 
-/// What a file is instead, and what to do about it.
+/// Kind that a file has instead, and advice.
 struct OtherKind {
     name: &'static str,
     hint: &'static str,

@@ -1,4 +1,4 @@
-//! Several token files as one stream of tokens.
+//! Stream of tokens over several token files.
 
 use super::token_file::{Scan, TokenFile};
 use crate::data::error::DataError;
@@ -14,7 +14,7 @@ pub(in crate::data) struct TokenStream {
 }
 
 impl TokenStream {
-    /// Opens, scans and checks the files, in this order. Those without a header have tokens of
+    /// Opens, scans and checks the files, in this order. Files without a header have tokens of
     /// `token_bytes` each.
     pub(in crate::data) fn open(
         files: &[LocalFile],
@@ -33,7 +33,7 @@ impl TokenStream {
         Ok(stream)
     }
 
-    /// Tokens in all files.
+    /// Returns the number of tokens in all files.
     pub(in crate::data) fn tokens(&self) -> u64 {
         self.starts[self.files.len()]
     }
@@ -46,13 +46,13 @@ impl TokenStream {
         }
     }
 
-    /// Number of whole windows of `sequence_tokens` inputs, each with one more token as its last
-    /// target.
+    /// Returns the number of whole windows of `sequence_tokens` inputs, each with one more token as
+    /// its last target.
     pub(in crate::data) fn windows(&self, sequence_tokens: usize) -> u64 {
         self.tokens().saturating_sub(1) / sequence_tokens as u64
     }
 
-    /// Checks that there are at least `windows` windows; `reason` says what for.
+    /// Checks that there are at least `windows` windows; `reason` says what they are for.
     pub(in crate::data) fn check_windows(
         &self,
         windows: u64,
@@ -70,7 +70,7 @@ impl TokenStream {
         })
     }
 
-    /// Copies the tokens from position `start` on; the range may span files.
+    /// Copies tokens from position `start`; the range may span files.
     pub(in crate::data) fn read(&self, mut start: u64, mut out: &mut [u32]) {
         let mut file = self.starts.partition_point(|first| *first <= start) - 1;
         while !out.is_empty() {

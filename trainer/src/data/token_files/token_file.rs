@@ -1,4 +1,4 @@
-//! One token file of any format: opening, scanning and reading it.
+//! Token file of any format: opening, scanning and reading it.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,14 @@ use crate::data::mapped_file::MappedFile;
 /// Bytes hashed and then checked at a time, so that the second pass reads from cache.
 const SCAN_PIECE_BYTES: usize = 8 << 20;
 
-/// A memory-mapped token file.
+/// Memory-mapped token file.
 #[derive(Debug)]
 pub(in crate::data) struct TokenFile {
-    /// For messages: its path, or where it was downloaded from.
+    /// Path or download URL, for messages.
     pub(super) name: PathBuf,
     pub(in crate::data) layout: TokenLayout,
     bytes: MappedFile,
-    /// What it was downloaded as: see [`LocalFile::digest`].
+    /// Digest of the download: see [`LocalFile::digest`].
     downloaded: Option<String>,
 }
 
@@ -60,15 +60,15 @@ impl TokenFile {
         Ok(Self { name, layout, bytes, downloaded: file.digest.clone() })
     }
 
-    /// Size of the file, bytes.
+    /// Returns the size of the file, bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// Copies the tokens from position `start` on, as many as `out` holds.
+    /// Copies tokens from position `start`, as many as `out` holds.
     ///
     /// # Panics
-    /// When the range is not inside the file.
+    /// If the range is not inside the file.
     pub(in crate::data) fn read(&self, start: u64, out: &mut [u32]) {
         let width = self.layout.token_type.bytes();
         let from = start as usize * width;
@@ -98,7 +98,7 @@ impl TokenFile {
     /// Reads the whole file once, on the threads of the current rayon pool.
     ///
     /// # Errors
-    /// [`DataError::Malformed`] if a downloaded file has other bytes than were downloaded.
+    /// [`DataError::Malformed`] if the bytes of a downloaded file have changed since.
     pub(in crate::data) fn scan(&self) -> Result<Scan, DataError> {
         let (header, payload) = self.bytes.split_at(self.layout.header_bytes);
         let mut hasher = blake3::Hasher::new();
@@ -152,7 +152,7 @@ impl TokenFile {
     }
 }
 
-/// Largest token of some bytes; the loops are simple enough for the compiler to vectorise.
+/// Returns the largest token of some bytes; the loops are simple enough to be auto-vectorised.
 fn largest(bytes: &[u8], token_type: TokenType) -> Option<u32> {
     match token_type {
         TokenType::Uint8 => bytes.iter().max().map(|token| u32::from(*token)),
@@ -171,8 +171,8 @@ fn largest(bytes: &[u8], token_type: TokenType) -> Option<u32> {
     }
 }
 
-/// A token of 8 bytes; the largest number for one that is negative or does not fit, which no
-/// vocabulary has.
+/// Returns a token of 8 bytes. A negative one, or one that does not fit, becomes the largest
+/// number, which no vocabulary has.
 fn narrowed(bytes: [u8; 8]) -> u32 {
     u32::try_from(u64::from_le_bytes(bytes)).unwrap_or(u32::MAX)
 }

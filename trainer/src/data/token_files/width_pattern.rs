@@ -1,4 +1,4 @@
-//! The width of ids in a file that does not say it.
+//! Detection of the id width in a file that does not record it.
 //!
 //! Read as uint16, a file of wider ids has the lower half of an id where the next has 0, or a small
 //! number: vocabularies have at most a few hundred thousand ids. In uint16 tokens no place is like
@@ -6,21 +6,21 @@
 
 use super::format::field;
 
-/// Bytes of one part of a file that is looked at.
+/// Size of one part of a file that is sampled.
 const PART_BYTES: usize = 16 << 10;
-/// Parts that are looked at, at equal distances.
+/// Number of parts that are sampled, at equal distances.
 const PARTS: usize = 64;
-/// Fewer bytes show no pattern.
+/// Fewest bytes that show a pattern.
 const BYTES_MIN: usize = 128;
-/// Fewer lower halves that are not 0 show no pattern: the file may be mostly padding.
+/// Fewest non-zero lower halves that show a pattern: with fewer the file may be mostly padding.
 const NON_ZERO_MIN: u64 = 32;
-/// The same, as a percentage of the ids.
+/// Fewest non-zero lower halves that show a pattern, as a percentage of the ids.
 const NON_ZERO_PERCENT_MIN: u64 = 5;
-/// How much larger lower halves are on average than what is above them. Uniform ids below a million
+/// Factor by which lower halves exceed the upper halves on average. Uniform ids below a million
 /// have a factor of 4000, and ids of text a larger one.
 const FACTOR: u64 = 256;
 
-/// A width that uint16 tokens do not have.
+/// Width that differs from that of uint16 tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Width {
     /// Bytes of one id.
@@ -44,7 +44,7 @@ pub(super) fn find(bytes: &[u8]) -> Option<Width> {
         .or_else(|| big().map(|bytes| Width { bytes, is_big_endian: true }))
 }
 
-/// Bytes of an id whose lowest uint16 is the first of four, or the first and the third.
+/// Returns the bytes of an id whose lowest uint16 is the first of four, or the first and the third.
 fn width([a, b, c, d]: [Place; 4]) -> Option<usize> {
     let is_above = |lower: u64, upper: u64| lower > FACTOR * upper;
     let is_enough = |non_zero: u64, ids: u64| {
@@ -57,7 +57,7 @@ fn width([a, b, c, d]: [Place; 4]) -> Option<usize> {
     (is_wide && is_enough(a.non_zero + c.non_zero, a.count + c.count)).then_some(4)
 }
 
-/// The uint16 at one of the four places of eight bytes.
+/// Statistics of the uint16 at one of the four places of eight bytes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Place {
     sum: u64,
@@ -65,7 +65,7 @@ struct Place {
     count: u64,
 }
 
-/// The uint16 at each of four places, over parts of the file.
+/// Returns the statistics of each of four places, over parts of the file.
 fn places(bytes: &[u8], decode: impl Fn([u8; 2]) -> u16) -> [Place; 4] {
     let mut places = [Place::default(); 4];
     let distance = (bytes.len() / PARTS).next_multiple_of(8).max(PART_BYTES);
@@ -74,7 +74,7 @@ fn places(bytes: &[u8], decode: impl Fn([u8; 2]) -> u16) -> [Place; 4] {
         for eight in bytes[start..end].as_chunks::<8>().0 {
             for (index, place) in places.iter_mut().enumerate() {
                 let value = field(eight, 2 * index).map_or(0, &decode);
-                // All ones are the upper half of a negative number: padding.
+                // All ones are the upper half of a negative number, which is padding.
                 place.sum += if value == u16::MAX { 0 } else { u64::from(value) };
                 place.non_zero += u64::from(value != 0);
                 place.count += 1;
@@ -88,7 +88,7 @@ fn places(bytes: &[u8], decode: impl Fn([u8; 2]) -> u16) -> [Place; 4] {
 mod tests {
     use super::*;
 
-    /// A thousand different ids below the vocabulary.
+    /// Returns a thousand different ids below the vocabulary.
     fn ids(vocabulary: u64) -> impl Iterator<Item = u64> + Clone {
         (0..1000_u64).map(move |at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % vocabulary)
     }
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(find(&mostly_padding.repeat(1000)), None);
     }
 
-    /// A start that is all padding does not hide the rest.
+    /// Checks that padding at the start does not hide the rest.
     #[test]
     fn a_pattern_in_the_middle_is_found() {
         let mut bytes = vec![0; 4 << 20];

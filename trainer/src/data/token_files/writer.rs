@@ -1,4 +1,4 @@
-//! Writing token files, as a whole or not at all.
+//! Atomic writing of token files, as a whole or not at all.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ pub(in crate::data) struct TokenWriter {
 }
 
 impl TokenWriter {
-    /// Starts a file, which replaces the one at `path` in [`TokenWriter::finish`].
+    /// Creates a file, which replaces the one at `path` in [`TokenWriter::finish`].
     pub(in crate::data) fn create(path: &Path, format: Format) -> Result<Self, DataError> {
         let index = path.with_extension("idx");
         if format == Format::Raw && index.exists() {
@@ -61,12 +61,12 @@ impl TokenWriter {
         self.document_tokens = 0;
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     pub(in crate::data) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Documents so far.
+    /// Returns the number of documents so far.
     pub(in crate::data) fn documents(&self) -> u64 {
         self.lengths.len() as u64
     }

@@ -17,32 +17,32 @@ use record::text::in_user_words;
 /// Text read at a time; a piece is at most this plus the rest of a line.
 const READ_BYTES: usize = 1 << 20;
 
-/// How inputs are divided into documents.
+/// Division of inputs into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputFormat {
-    /// Plain text: each file is one document. One that looks like something else is refused.
+    /// Plain text: each file is one document. A file that looks like something else is refused.
     Text,
-    /// The same, whatever it looks like.
+    /// Any bytes as text: each file is one document, whatever it looks like.
     AnyBytes,
     /// JSON lines: each line is an object with one document.
     Jsonl {
-        /// The field that holds the text.
+        /// Field that holds the text.
         field: String,
     },
 }
 
-/// A part of a document that can be tokenized on its own.
+/// Part of a document that can be tokenized on its own.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) text: Vec<u8>,
-    /// Whether it is the last one of its document.
+    /// True if it is the last piece of its document.
     pub(super) ends_document: bool,
     /// Index of the input file.
     pub(super) input: usize,
     pub(super) position: Position,
 }
 
-/// Where a piece is in its input.
+/// Position of a piece in its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Position {
     /// Offset of its first byte in a text file.
@@ -52,7 +52,7 @@ pub(super) enum Position {
 }
 
 impl Position {
-    /// Location of a byte of the piece, for messages.
+    /// Returns the location of a byte of the piece, for messages.
     pub(super) fn location_of_byte(self, index: usize) -> String {
         match self {
             Self::Byte(start) => format!("byte {}", start + index as u64),
@@ -126,8 +126,8 @@ fn read_text(
     take(Piece { text: pending, ends_document: true, input, position: Position::Byte(start) })
 }
 
-/// The last position from `from` on where text can be cut without changing its GPT-2 tokens: before
-/// a newline that is followed by something other than white space.
+/// Returns the last position at or after `from` where text can be cut without changing its GPT-2
+/// tokens: before a newline that is followed by something other than white space.
 ///
 /// GPT-2's pattern gives the last character of a run of white space a token of its own when text
 /// follows, unless it is a space, and keeps the rest of the run together; a run at the end of the
@@ -174,13 +174,13 @@ fn read_jsonl(
     Ok(())
 }
 
-/// How a JSON line differs from what was expected.
+/// Difference between a JSON line and the expected format.
 struct Mismatch {
     expected: String,
     found: String,
 }
 
-/// The document of one JSON line.
+/// Returns the document of one JSON line.
 fn text_of(line: &[u8], field: &str) -> Result<String, Mismatch> {
     let mut object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| {
         let words = in_user_words(&error.to_string());

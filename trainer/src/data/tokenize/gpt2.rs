@@ -1,12 +1,12 @@
-//! GPT-2's byte pair encoding of any text.
+//! Byte pair encoding of GPT-2 for any text.
 
 use std::ops::Range;
 
-/// Bytes of white space from which on a run is encoded on its own. The regular expression of GPT-2
+/// Size of a run of white space from which it is encoded separately. GPT-2's regular expression
 /// takes a step back for each character of a run that text follows, and gives up after a million.
 const LONG_RUN_BYTES: usize = 1 << 10;
 
-/// The tokens of a text, as GPT-2 has them.
+/// Returns the GPT-2 tokens of a text.
 pub(super) fn encode(text: &str) -> Vec<u32> {
     let tokenizer = tiktoken_rs::r50k_base_singleton();
     let mut tokens = Vec::new();
@@ -20,9 +20,9 @@ pub(super) fn encode(text: &str) -> Vec<u32> {
     tokens
 }
 
-/// The first long run of white space, without its last character where text follows: GPT-2 joins
-/// that to the text, or gives it a token of its own, and keeps the characters before it together.
-/// So the text can be cut at both ends of the range without changing its tokens.
+/// Returns the first long run of white space, without its last character where text follows: GPT-2
+/// joins that to the text, or gives it a token of its own, and keeps the characters before it
+/// together. So the text can be cut at both ends of the range without changing its tokens.
 fn long_run(text: &str) -> Option<Range<usize>> {
     let mut run: Option<Range<usize>> = None;
     for (at, character) in text.char_indices() {
@@ -60,7 +60,7 @@ mod tests {
         }
     }
 
-    /// Runs that are too long for the regular expression in one piece.
+    /// Encodes runs that are too long for the regular expression in one piece.
     #[test]
     fn runs_of_any_length_are_encoded() {
         let count = 1_000_003;

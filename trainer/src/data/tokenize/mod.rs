@@ -1,4 +1,4 @@
-//! Token files from text, in one pass and bounded memory.
+//! Tokenizer of text to token files, in one pass and bounded memory.
 
 mod documents;
 mod gpt2;
@@ -14,13 +14,13 @@ use super::token_files::{Format, TokenWriter};
 pub use documents::InputFormat;
 use documents::Piece;
 
-/// Text tokenized at a time, over all threads. Memory is a small multiple of this, unless a
-/// single line or JSONL document is longer.
+/// Size of the text tokenized at a time, over all threads. Memory is a small multiple of this,
+/// unless a single line or JSONL document is longer.
 const BATCH_BYTES: usize = 8 << 20;
-/// GPT-2's `<|endoftext|>`.
+/// Token of GPT-2's `<|endoftext|>`.
 const END_OF_TEXT: u16 = 50_256;
-/// End of a document in the byte vocabulary: a byte 0, which is refused in text, unless
-/// that is taken as it is.
+/// End of a document in the byte vocabulary: a byte 0, which is refused in text, unless text is
+/// taken as it is.
 const END_OF_BYTES: u16 = 0;
 
 /// What turns text into token ids.
@@ -35,7 +35,7 @@ pub enum Vocabulary {
 }
 
 impl Vocabulary {
-    /// V, the number of token ids.
+    /// Returns the number of token ids, V.
     pub fn tokens(self) -> usize {
         match self {
             Self::Gpt2 => 50_257,
@@ -50,7 +50,8 @@ impl Vocabulary {
         }
     }
 
-    /// `takes_zeros` where a byte 0 may be in the text although documents of bytes end with one.
+    /// Encodes a piece. `takes_zeros` allows a byte 0 in text although documents of bytes end with
+    /// one.
     fn encode(self, path: &Path, piece: &Piece, takes_zeros: bool) -> Result<Vec<u16>, DataError> {
         let unexpected = |index: usize, expected: &str| DataError::BadText {
             path: path.to_owned(),
@@ -72,30 +73,30 @@ impl Vocabulary {
     }
 }
 
-/// What to tokenize, and how.
+/// Inputs, output and options of the tokenizer.
 #[derive(Debug, Clone)]
 pub struct TokenizePlan {
     /// Text files, in this order.
     pub inputs: Vec<PathBuf>,
-    /// How they are divided into documents.
+    /// Division of the inputs into documents.
     pub input_format: InputFormat,
-    /// What turns text into ids.
+    /// Vocabulary that maps text to ids.
     pub vocabulary: Vocabulary,
-    /// The token file; it is replaced only on success. Megatron's index gets the same name with the
+    /// Token file, which is replaced only on success. Megatron's index gets the same name with the
     /// extension `idx`.
     pub out: PathBuf,
     /// Format of the token file; tokens are uint16 in each.
     pub output_format: Format,
 }
 
-/// What was written.
+/// Report of the output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TokenizeReport {
-    /// The token file.
+    /// Token file.
     pub out: PathBuf,
-    /// Its format.
+    /// Format of the token file.
     pub format: Format,
-    /// What turned text into ids.
+    /// Vocabulary that mapped text to ids.
     pub vocabulary: Vocabulary,
     /// Bytes of text, without JSON syntax.
     pub text_bytes: u64,
@@ -143,7 +144,7 @@ pub fn tokenize(plan: &TokenizePlan) -> Result<TokenizeReport, DataError> {
     Ok(report)
 }
 
-/// Pieces that are tokenized together.
+/// Batch of pieces that are tokenized together.
 struct Batch<'a> {
     plan: &'a TokenizePlan,
     pieces: Vec<Piece>,

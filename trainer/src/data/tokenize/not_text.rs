@@ -1,4 +1,5 @@
-//! Inputs that are no plain text: JSON, whose braces would become tokens, and binary files.
+//! Detection of inputs that are not plain text: JSON, whose braces would become tokens, and binary
+//! files.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::data::text_head::BYTE_ORDER_MARK;
 /// Advice for text that only looks like something else.
 const AS_TEXT: &str = "--as-text takes it as it is";
 
-/// What an input is instead of text.
+/// Kind of an input that is not text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotText {
     found: String,
@@ -25,7 +26,7 @@ impl NotText {
     }
 }
 
-/// Finds out what a file is that begins with these bytes, unless it is text.
+/// Identifies a file by its first bytes, unless it is text.
 pub(super) fn find(head: &[u8]) -> Option<NotText> {
     let NotText { found, hint } = find_binary(head).or_else(|| find_json(head))?;
     Some(NotText { found, hint: format!("{hint}; {AS_TEXT}") })
@@ -42,8 +43,8 @@ pub(super) fn find_binary(head: &[u8]) -> Option<NotText> {
     Some(NotText { found, hint: "name a text file, in UTF-8".to_owned() })
 }
 
-/// Recognises JSON lines, and a file that is one JSON value, by its first value. The end of it may
-/// be missing: these are not all bytes of the file.
+/// Recognises JSON lines, and a file that is one JSON value, by its first value. Its end may be
+/// missing: `head` is only the beginning of the file.
 fn find_json(head: &[u8]) -> Option<NotText> {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
     find_objects(head).or_else(|| find_arrays_or_strings(head))
@@ -96,7 +97,7 @@ fn find_objects(head: &[u8]) -> Option<NotText> {
     Some(NotText { found: found.to_owned(), hint })
 }
 
-/// The name of the field that most likely has the document: `text`, or that of the longest text.
+/// Returns the field that most likely has the document: `text`, or that with the longest text.
 fn text_field(object: &Map<String, Value>) -> &str {
     let length = |value: &Value| value.as_str().map(str::len);
     let longest = object.iter().max_by_key(|(_, value)| length(value));

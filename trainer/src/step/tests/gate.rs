@@ -1,5 +1,4 @@
-//! A gate at which one rank waits before it sends weights, until the engine of another rank opens
-//! it.
+//! Gate at which one rank waits before it sends weights, until the engine of another rank opens it.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +7,7 @@ use std::time::Duration;
 use device::ViewMut;
 use models::{Batch, Layout, Model, StepSink, Sums, WeightSource, Weights};
 
-/// Opening an unarmed gate has no effect.
+/// Gate between two ranks. Opening an unarmed gate has no effect.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     state: Mutex<GateState>,
@@ -43,7 +42,7 @@ impl Gate {
     }
 }
 
-/// An engine that opens a gate when it has received the weights of one segment.
+/// Engine that opens a gate when it has received the weights of one segment.
 #[derive(Debug)]
 pub(super) struct GateOpener {
     pub(super) engine: Box<dyn Model>,

@@ -1,8 +1,8 @@
-//! The norms of weights and updates that a step tells are those of the weights that it began with.
+//! Tests that a step reports the norms of the weights that it began with, and of their updates.
 
 use super::*;
 
-/// All master weights, flat.
+/// Returns all master weights, flat.
 fn weights(trainer: &mut Trainer<'_>) -> Vec<f32> {
     let (_, weights) = trainer.all_weights().unwrap();
     weights.into_owned()
@@ -12,7 +12,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// By steps: the bits of what each told, and on the way whether it is right.
+/// Returns the bits that each step reports, and checks their values.
 fn told(config: &Config, collective: &dyn Collective) -> Vec<Option<[u64; 2]>> {
     let mut trainer = trainer(config, collective);
     let mut before = weights(&mut trainer);

@@ -1,5 +1,5 @@
-//! Sharding and overlap do not change a bit. Under sharding a rank holds only its part, and forward
-//! waits only for the weights that it needs.
+//! Tests that sharding and overlap do not change a bit. Under sharding a rank holds only its part,
+//! and forward waits only for the weights that it needs.
 
 mod gate;
 mod health;
@@ -48,7 +48,7 @@ fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Train
     Trainer::new(config, &source, &Device::Host, collective, Injector::default()).unwrap()
 }
 
-/// What a rank has computed.
+/// Results that a rank has computed.
 #[derive(Debug, PartialEq)]
 struct Trained {
     /// Bits of the loss and gradient norm of each step.
@@ -56,7 +56,7 @@ struct Trained {
     weights: blake3::Hash,
 }
 
-/// Bits of the loss and gradient norm of the next step.
+/// Returns the bits of the loss and gradient norm of the next step.
 fn step_bits(trainer: &mut Trainer<'_>) -> [u64; 2] {
     let stepped = trainer.step(Requests::default).unwrap();
     [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]
@@ -134,7 +134,7 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
     assert_eq!(named.count(), 2);
 }
 
-/// A restore fills the elements that a rank holds, here with numbers that are exact in bf16.
+/// Restores the elements that a rank holds, here with numbers that are exact in bf16.
 #[test]
 fn restored_weights_are_gathered_before_they_are_used() {
     let number = |index: usize| (index % 251) as f32;
@@ -168,8 +168,8 @@ fn restored_weights_are_gathered_before_they_are_used() {
     }
 }
 
-/// Compares the bytes that steps report, and whether weights are in flight after each. The gathers
-/// of a resume are in no step.
+/// Compares the bytes that steps report, and whether weights are in flight after each step. The
+/// gathers of a resume are in no step.
 #[test]
 fn gathers_count_in_the_step_that_waits_for_them() {
     for overlaps in [true, false] {
@@ -198,8 +198,8 @@ fn gathers_count_in_the_step_that_waits_for_them() {
 const WORLDS: [(usize, bool); 6] =
     [(1, false), (1, true), (2, false), (2, true), (4, false), (4, true)];
 
-/// A sharded optimizer reduce-scatters gradients and later all-gathers weights, which together move
-/// as much as an all-reduce.
+/// Checks that a sharded optimizer reduce-scatters gradients and later all-gathers weights, which
+/// together move as much as an all-reduce.
 #[test]
 fn a_step_all_reduces_each_bucket_or_reduce_scatters_and_all_gathers_it() {
     for (world, is_sharded) in WORLDS {
@@ -232,8 +232,8 @@ fn a_step_all_reduces_each_bucket_or_reduce_scatters_and_all_gathers_it() {
     }
 }
 
-/// All ranks together read each gradient once for the norm, and a weight is updated by one rank
-/// under a sharded optimizer, else by all.
+/// Checks that all ranks together read each gradient once for the norm, and that a weight is
+/// updated by one rank under a sharded optimizer, else by all.
 #[test]
 fn a_profile_counts_the_bytes_of_norm_and_update() {
     for (world, is_sharded) in WORLDS {
@@ -257,7 +257,7 @@ fn a_profile_counts_the_bytes_of_norm_and_update() {
     }
 }
 
-/// What a rank does before it gathers one bucket.
+/// Action of a rank before it gathers one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hook {
     WaitAtGate,
@@ -292,8 +292,8 @@ fn with_a_slow_rank<T: Send>(
     })
 }
 
-/// Rank 1 gathers the weights that forward needs last only after rank 0 has received those of block
-/// 0 in the next step's forward: a rank that waits for more than it needs would block.
+/// Delays rank 1's gather of the weights that forward needs last until rank 0 has received those of
+/// block 0 in the next step's forward: a rank that waits for more than it needs would block.
 #[test]
 fn forward_starts_before_the_last_weights_have_arrived() {
     for compute in ["f32", "bf16"] {
@@ -323,7 +323,7 @@ fn forward_starts_before_the_last_weights_have_arrived() {
     }
 }
 
-/// The other rank fails when it needs the weights of the lost one, before it computes with them.
+/// Loses a rank: the other rank fails when it needs those weights, before it computes with them.
 #[test]
 fn losing_a_rank_between_update_and_forward_fails_the_step() {
     let config = config("smoke", &["run.shard_optimizer=true", "collectives.deadline=500ms"]);
@@ -362,7 +362,7 @@ fn evaluation_and_save_read_gathered_weights() {
     }
 }
 
-/// The copy takes longer than the step that would change what it reads.
+/// Makes the copy take longer than the step that would change its data.
 #[test]
 fn a_step_changes_the_state_only_after_it_was_copied() {
     for precision in ["precision.compute=f32", "precision.compute=bf16"] {
@@ -391,7 +391,7 @@ fn a_step_changes_the_state_only_after_it_was_copied() {
     }
 }
 
-/// The elements that a rank saves.
+/// Returns the elements that a rank saves.
 fn saved_elements(state: &State<'_>) -> Vec<f32> {
     let mut elements = Vec::new();
     for buffer in &state.buffers() {

@@ -1,4 +1,4 @@
-//! A rank with a hook that runs before each of its operations on the data channel.
+//! Rank with a hook that runs before each of its operations on the data channel.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use collectives::{Channel, Collective, Error, Operation, RawBuffer, Threads, Ticket, Timing};
 
-/// The hook: receives the operation and its bytes.
+/// Hook that receives the operation and its bytes.
 pub(super) type Watch<'a> = dyn Fn(&Threads, Operation, usize) + Send + Sync + 'a;
 
-/// The rank and its hook.
+/// Rank with its hook.
 pub(super) struct Watched<'a> {
     pub(super) rank: Threads,
     pub(super) watch: Box<Watch<'a>>,

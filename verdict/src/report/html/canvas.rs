@@ -1,4 +1,4 @@
-//! Draws charts as SVG, in colours that the page's style sheet gives: light, dark or printed.
+//! SVG charts in colours of the page's style sheet: light, dark or printed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -28,10 +28,10 @@ pub(super) struct Chart<'a> {
 /// One axis.
 #[derive(Debug, Clone)]
 pub(super) struct Axis<'a> {
-    /// With its unit.
+    /// Label with its unit.
     pub(super) label: &'a str,
     pub(super) range: Range<f64>,
-    /// Format of its numbers; an empty text hides one.
+    /// Format of its numbers; an empty text hides a number.
     pub(super) format: fn(f64) -> String,
 }
 
@@ -40,11 +40,11 @@ pub(super) struct Axis<'a> {
 pub(super) enum Ink {
     Text,
     Grid,
-    /// Slower than others.
+    /// Colour of slower values.
     Warm,
-    /// Faster than others.
+    /// Colour of faster values.
     Cool,
-    /// One of a few that differ from each other, also for the colour blind.
+    /// One of a few distinct colours, also for the colour blind.
     Series(u8),
 }
 
@@ -54,15 +54,15 @@ pub(super) struct Canvas<'canvas, 'text> {
     x_range: Range<f64>,
     y_range: Range<f64>,
     font_size: f64,
-    /// Invisible rectangles, each with the text that a pointer on it shows.
+    /// Invisible rectangles, each with the text that is shown when hovered.
     hovers: &'canvas mut String,
 }
 
-/// Drawing into a text cannot fail.
+/// Panic message: drawing into a text cannot fail.
 const DRAWN: &str = "a chart is drawn into memory";
 
 impl Ink {
-    /// A colour that stands for this one until the text is written.
+    /// Returns a colour that stands for this one until the text is written.
     fn placeholder(self) -> RGBColor {
         match self {
             Self::Text => RGBColor(1, 2, 3),
@@ -87,7 +87,7 @@ impl Ink {
 /// Number of different colours.
 const SERIES: u8 = 8;
 
-/// The chart in a shape, as SVG.
+/// Draws a chart in a shape, as SVG.
 pub(super) fn svg(chart: &Chart<'_>, shape: Shape, draw: &dyn Fn(&mut Canvas<'_, '_>)) -> String {
     let mut svg = String::new();
     let mut hovers = String::new();
@@ -146,7 +146,7 @@ fn text_style(size: f64) -> TextStyle<'static> {
 }
 
 impl Canvas<'_, '_> {
-    /// A line through points, in pieces where one is not finite.
+    /// Draws a line through points, with gaps at points that are not finite.
     pub(super) fn line(&mut self, points: &[(f64, f64)], ink: Ink) {
         let style = ShapeStyle::from(ink.placeholder()).stroke_width(2);
         for piece in points.split(|(x, y)| !x.is_finite() || !y.is_finite()) {
@@ -156,23 +156,23 @@ impl Canvas<'_, '_> {
         }
     }
 
-    /// A filled rectangle between two corners.
+    /// Draws a filled rectangle between two corners.
     pub(super) fn bar(&mut self, corners: [(f64, f64); 2], ink: Ink, opacity: f64) {
         self.draw(Rectangle::new(corners, ink.placeholder().mix(opacity).filled()));
     }
 
-    /// Height of a pixel in units of the vertical axis.
+    /// Returns the height of a pixel in units of the vertical axis.
     pub(super) fn pixel_height(&self) -> f64 {
         let (_, pixels) = self.context.plotting_area().dim_in_pixel();
         (self.y_range.end - self.y_range.start) / f64::from(pixels.max(1))
     }
 
-    /// A dot at a point.
+    /// Draws a dot at a point.
     pub(super) fn dot(&mut self, at: (f64, f64), ink: Ink) {
         self.draw(Circle::new(at, 4, ink.placeholder().filled()));
     }
 
-    /// A text that begins at a point.
+    /// Draws a text that begins at a point.
     pub(super) fn text(&mut self, at: (f64, f64), text: String) {
         self.draw(Text::new(text, at, text_style(self.font_size)));
     }
@@ -198,8 +198,8 @@ impl Canvas<'_, '_> {
         self.hover([(interval.start, bottom), (interval.end, top)], text);
     }
 
-    /// Shows a text for each of several places on the horizontal axis, wherever a pointer is
-    /// nearest to that.
+    /// Shows a text for each of several positions on the horizontal axis, whenever it is the
+    /// nearest to the pointer.
     pub(super) fn hover_nearest(&mut self, texts: &[(f64, String)]) {
         for (index, (at, text)) in texts.iter().enumerate() {
             let between = |other: &(f64, String)| f64::midpoint(other.0, *at);
@@ -220,8 +220,8 @@ impl Canvas<'_, '_> {
     }
 }
 
-/// The drawn text with the style sheet's colours, and as large as the page lets it be. Phones have
-/// no pointer.
+/// Applies the style sheet's colours to the drawn text, and scales it to the page. Phones have no
+/// pointer, so they get no hover texts.
 fn styled(svg: &str, hovers: &str, shape: Shape, title: &str) -> String {
     let start = svg.find("<svg").unwrap_or(0);
     let begin = svg[start..].find('>').map_or(start, |end| start + end + 1);

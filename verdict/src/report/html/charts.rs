@@ -5,14 +5,14 @@ use super::figure::{Figure, arranged};
 use record::text::number_format;
 use record::{Clocks, Record, StepBlock, StepsSummary};
 
-/// Charts of a run's steps; nothing without any.
+/// Draws the charts of a run's steps; nothing without steps.
 pub(super) fn steps(record: &Record) -> String {
     let Some(steps) = &record.steps else { return String::new() };
     let charts = [loss(steps), health(steps), speed(steps), distribution(steps)];
     arranged(charts.into_iter().flatten())
 }
 
-/// The axis of steps, from the first to the last.
+/// Returns the axis of steps, from the first to the last.
 pub(super) fn steps_axis(series: &[StepBlock]) -> Option<Axis<'static>> {
     let first = series.first()?.first_step as f64;
     let end = series.last().map(end_of)?;
@@ -20,12 +20,12 @@ pub(super) fn steps_axis(series: &[StepBlock]) -> Option<Axis<'static>> {
     Some(Axis { label: "step", range, format: number_format::thousands })
 }
 
-/// Number of the last step of a block.
+/// Returns the number of the last step of a block.
 pub(super) fn end_of(block: &StepBlock) -> f64 {
     (block.first_step + block.steps - 1) as f64
 }
 
-/// As in "step 7" or "steps 41 to 50".
+/// Names a block, as in "step 7" or "steps 41 to 50".
 pub(super) fn name_of(block: &StepBlock) -> String {
     let first = number_format::thousands(block.first_step as f64);
     match block.steps {
@@ -34,7 +34,7 @@ pub(super) fn name_of(block: &StepBlock) -> String {
     }
 }
 
-/// Texts that a pointer shows at each block: its steps, and lines of values there.
+/// Builds the hover texts of blocks: the steps of each, and lines of values there.
 pub(super) fn hovers<'a>(
     blocks: impl IntoIterator<Item = &'a StepBlock>,
     lines: impl Fn(&StepBlock) -> Vec<String>,
@@ -46,12 +46,12 @@ pub(super) fn hovers<'a>(
     blocks.into_iter().map(|block| (middle_of(block), text(block))).collect()
 }
 
-/// In the middle of its steps.
+/// Returns the middle of the block's steps.
 pub(super) fn middle_of(block: &StepBlock) -> f64 {
     block.first_step as f64 + (block.steps - 1) as f64 / 2.0
 }
 
-/// From 0 to a little above the largest value.
+/// Returns the range from 0 to slightly above the largest value.
 pub(super) fn from_zero(values: impl IntoIterator<Item = f64>) -> std::ops::Range<f64> {
     let finite = values.into_iter().filter(|value| value.is_finite());
     0.0..1.08 * finite.fold(f64::MIN_POSITIVE, f64::max)
@@ -95,7 +95,7 @@ fn loss(steps: &StepsSummary) -> Option<Figure<'_>> {
     Some(figure.with_legend(legend))
 }
 
-/// Norms and a ratio in one chart, although units differ: each by the largest of its values.
+/// Draws norms and a ratio in one chart, although units differ: each relative to its largest value.
 fn health(steps: &StepsSummary) -> Option<Figure<'_>> {
     type Value = fn(&StepBlock) -> Option<f64>;
     const VALUES: [(&str, Value); 3] = [
@@ -137,7 +137,7 @@ fn health(steps: &StepsSummary) -> Option<Figure<'_>> {
     Some(figure.with_legend(legend))
 }
 
-/// With at least three significant digits, whatever its size.
+/// Formats a value with at least three significant digits, whatever its size.
 fn significant(value: f64) -> String {
     if (1.0..1e4).contains(&value) { short(value) } else { format!("{value:.2e}") }
 }
@@ -197,13 +197,13 @@ fn distribution(steps: &StepsSummary) -> Option<Figure<'_>> {
     }))
 }
 
-/// With no more digits than it has, up to two.
+/// Formats a value with up to two decimals, without trailing zeros.
 pub(super) fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Numbers of things: nothing between them.
+/// Formats counts: fractions get no label.
 pub(super) fn whole(value: f64) -> String {
     if value.fract() == 0.0 { number_format::thousands(value) } else { String::new() }
 }

@@ -1,4 +1,4 @@
-//! A chart on the page with its legend and its caption, and how several are arranged.
+//! Chart with its legend and caption, and the arrangement of several charts.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::canvas::{Canvas, Chart, Ink, svg};
 use super::escape;
 use super::shape::Shape;
 
-/// A chart with its legend. It is drawn in several shapes, of which the style sheet shows one.
+/// Chart with its legend. It is drawn in several shapes, of which the style sheet shows one.
 pub(super) struct Figure<'a> {
     chart: Chart<'a>,
     legend: String,
@@ -19,7 +19,7 @@ impl<'a> Figure<'a> {
         Self { chart, legend: String::new(), is_wide: false, draw: Box::new(draw) }
     }
 
-    /// With the names of its series.
+    /// Adds a legend with the names of the series.
     pub(super) fn with_legend<S: AsRef<str>>(
         self,
         series: impl IntoIterator<Item = (S, Ink)>,
@@ -27,14 +27,14 @@ impl<'a> Figure<'a> {
         Self { legend: legend(series), ..self }
     }
 
-    /// With a scale of colours between two texts.
+    /// Adds a colour scale between two texts.
     pub(super) fn with_scale(self, cool: &str, warm: &str) -> Self {
         let (cool, warm) = (escape(cool), escape(warm));
         let legend = format!("<p class=\"legend\">{cool} <i class=\"scale\"></i> {warm}</p>\n");
         Self { legend, ..self }
     }
 
-    /// As wide as the page.
+    /// Makes the figure as wide as the page.
     pub(super) fn wide(self) -> Self {
         Self { is_wide: true, ..self }
     }
@@ -57,7 +57,7 @@ impl<'a> Figure<'a> {
     }
 }
 
-/// Names beside their colours.
+/// Formats names beside their colours.
 pub(super) fn legend<S: AsRef<str>>(series: impl IntoIterator<Item = (S, Ink)>) -> String {
     let mut text = "<p class=\"legend\">".to_owned();
     for (name, ink) in series {
@@ -67,8 +67,8 @@ pub(super) fn legend<S: AsRef<str>>(series: impl IntoIterator<Item = (S, Ink)>) 
     text + "</p>\n"
 }
 
-/// Figures in two columns. Of an odd number the first is as wide as both, so that none stands
-/// alone.
+/// Arranges figures in two columns. If their number is odd, the first is as wide as both columns,
+/// so that none stands alone.
 pub(super) fn arranged<'a>(figures: impl IntoIterator<Item = Figure<'a>>) -> String {
     let mut figures: Vec<Figure<'a>> = figures.into_iter().collect();
     let halves = figures.iter().filter(|figure| !figure.is_wide).count();

@@ -11,7 +11,7 @@ use record::text::number_format;
 struct Shown {
     title: &'static str,
     caption: &'static str,
-    /// The name in the record's series.
+    /// Name in the record's series.
     name: &'static str,
     unit: &'static str,
     format: fn(f64) -> String,
@@ -86,7 +86,7 @@ const HOSTS: [Shown; 5] = [
     },
 ];
 
-/// A GPU or a host, and what it did.
+/// A GPU or a host, and its readings.
 struct Machine<'record> {
     name: String,
     series: &'record Series,
@@ -98,10 +98,10 @@ impl<'record> Machine<'record> {
     }
 }
 
-/// With more lines than this they have one colour, and the legend does not name them.
+/// Maximum number of named lines; more lines share one colour, and the legend omits them.
 const NAMED_MAX: usize = 8;
 
-/// Those that the record has figures for.
+/// Draws the charts of hardware that the record has figures for.
 pub(super) fn all(record: &Record) -> String {
     let gpus = record
         .ranks
@@ -146,8 +146,8 @@ fn chart<'a>(shown: &'a Shown, machines: &'a [Machine<'_>]) -> Option<Figure<'a>
     Some(if names.is_empty() { figure } else { figure.with_legend(names) })
 }
 
-/// Texts that a pointer shows at each moment of the first line: the values of all lines that are
-/// named, or the least and the largest.
+/// Builds the hover text of each moment of the first line: the values of all lines that are named,
+/// or the least and the largest.
 fn hovers(lines: &[Line<'_>], format: fn(f64) -> String) -> Vec<(f64, String)> {
     let moments = lines.first().map(|line| &line.points[..]).unwrap_or_default();
     let text = |second: f64| {
@@ -168,15 +168,15 @@ fn hovers(lines: &[Line<'_>], format: fn(f64) -> String) -> Vec<(f64, String)> {
     moments.iter().map(|(second, _)| (*second, text(*second))).collect()
 }
 
-/// The line of one GPU or host.
+/// Line of one GPU or host.
 struct Line<'machine> {
     name: &'machine str,
-    /// A value that was not read is not a number: a gap.
+    /// Points of the line; a value that was not read is NaN, which leaves a gap.
     points: Vec<(f64, f64)>,
 }
 
 impl Line<'_> {
-    /// Value at the reading nearest to a moment: machines are not read at the same time.
+    /// Returns the value nearest to a moment: machines are not read at the same time.
     fn nearest(&self, second: f64) -> Option<f64> {
         let after = self.points.partition_point(|point| point.0 < second);
         let near = self.points.get(after.saturating_sub(1)..self.points.len().min(after + 1))?;

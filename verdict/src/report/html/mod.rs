@@ -1,4 +1,4 @@
-//! The report as one page of HTML that needs nothing else: charts are SVG, and there is no script.
+//! The report as one self-contained page of HTML: charts are SVG, and there is no script.
 
 mod canvas;
 mod charts;
@@ -16,7 +16,7 @@ mod trend;
 
 use super::ReportData;
 
-/// The page of one run, or of several: then a table and trends before the newest of them.
+/// Builds the page of one run, or of several: a table and trends, then the newest of them.
 pub(super) fn page(reports: &[ReportData]) -> String {
     let mut in_order: Vec<&ReportData> = reports.iter().collect();
     in_order.sort_by_key(|report| report.record.started_unix_ms());
@@ -40,7 +40,7 @@ pub(super) fn page(reports: &[ReportData]) -> String {
     )
 }
 
-/// All sections of one run after its result.
+/// Builds all sections of one run after its result.
 fn details(report: &ReportData) -> String {
     let record = &report.record;
     [
@@ -57,7 +57,7 @@ fn details(report: &ReportData) -> String {
     .concat()
 }
 
-/// Nothing where there is no content.
+/// Builds a section; nothing if there is no content.
 fn section(heading: &str, content: &str) -> String {
     if content.is_empty() {
         return String::new();
@@ -65,7 +65,7 @@ fn section(heading: &str, content: &str) -> String {
     format!("<section><h2>{}</h2>\n{content}</section>\n", escape(heading))
 }
 
-/// A text as HTML, in elements and in quoted attributes.
+/// Escapes a text for elements and quoted attributes of HTML.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! Where the time of steps goes: shares of all measured steps, and phases over steps.
+//! Breakdown of step time: shares of all measured steps, and phases over steps.
 
 use std::fmt::Write as _;
 
@@ -10,16 +10,16 @@ use record::phase::Phase;
 use record::text::number_format::{milliseconds, percent};
 use record::{Record, StepBlock, StepsSummary};
 
-/// Share of bars that are shown whole: a few long steps do not flatten the others.
+/// Share of bars that are shown whole, so that a few long steps do not flatten the others.
 const WHOLE_SHARE: f64 = 0.99;
 
-/// The bar of shares, and the chart; nothing without measured steps.
+/// Draws the bar of shares, and the chart; nothing without measured steps.
 pub(super) fn all(record: &Record) -> String {
     let chart = record.steps.as_ref().and_then(over_steps);
     shares(record).unwrap_or_default() + &arranged(chart)
 }
 
-/// Phases that take any time, with their colours, which are the same everywhere.
+/// Lists phases that take any time, with their colours, which are the same everywhere.
 fn shown(takes_time: impl Fn(Phase) -> bool) -> Vec<(Phase, Ink)> {
     let inks = (0..).map(Ink::Series);
     Phase::ALL.into_iter().zip(inks).filter(|(phase, _)| takes_time(*phase)).collect()
@@ -58,7 +58,7 @@ fn over_steps(steps: &StepsSummary) -> Option<Figure<'_>> {
     let series = || steps.series.iter().filter(|block| block.steps > 0);
     let mut totals: Vec<f64> = series().map(total_ms).collect();
     totals.sort_by(f64::total_cmp);
-    // Not interpolated: of fewer than 100 bars the longest is not to lift the limit.
+    // Not interpolated: among fewer than 100 bars, the longest must not raise the limit.
     let last_whole = (WHOLE_SHARE * totals.len().checked_sub(1)? as f64) as usize;
     let top = from_zero([totals[last_whole]]);
     let cut = totals.iter().filter(|total| **total > top.end).count();

@@ -1,4 +1,4 @@
-//! The heat map of ranks: which is slow, and since when.
+//! The heat map of ranks: which ranks are slow, and since when.
 
 use std::ops::Range;
 
@@ -8,17 +8,17 @@ use super::figure::{Figure, arranged};
 use record::text::number_format::{self, milliseconds};
 use record::{OwnTimes, Record};
 
-/// This much slower than the median rank has the full colour.
+/// Excess over the median rank from which the colour is full.
 const FULL_COLOUR: f64 = 0.2;
 
-/// A smaller difference to the median rank has no colour.
+/// Difference to the median rank below which there is no colour.
 const NO_COLOUR: f64 = 0.01;
 
-/// With more ranks a pointer shows the slowest at a time, not each.
+/// Maximum number of ranks that have hover texts each; with more ranks only the slowest has one.
 const EACH_MAX: usize = 16;
 
-/// Own times of all ranks relative to the median of each block of steps; nothing without several
-/// ranks.
+/// Draws the own times of all ranks relative to the median of each block of steps; nothing without
+/// several ranks.
 pub(super) fn heat_map(record: &Record) -> String {
     arranged(drawn(record))
 }
@@ -58,7 +58,7 @@ fn drawn(record: &Record) -> Option<Figure<'_>> {
 /// Own times of ranks in a block of steps.
 struct OwnOfBlock {
     first_step: u64,
-    /// From the fastest to the slowest.
+    /// Ranks from the fastest to the slowest.
     ranks: Vec<OwnOfRank>,
 }
 
@@ -70,7 +70,7 @@ struct OwnOfRank {
 }
 
 impl OwnOfBlock {
-    /// `None` where no rank has a time of this block.
+    /// Collects the own times of a block; `None` if no rank has one.
     fn of(first_step: u64, times: &[&OwnTimes], block: usize) -> Option<Self> {
         let known = times.iter().enumerate();
         let known = known.filter_map(|(rank, times)| Some((rank, *times.own_ms.get(block)?)));
@@ -93,8 +93,8 @@ impl OwnOfBlock {
     }
 }
 
-/// A cell for each rank that is not like the median one, at least a pixel high. The slowest is
-/// drawn last, so that it is seen where cells overlap.
+/// Draws a cell for each rank that differs from the median rank, at least a pixel high. The slowest
+/// is drawn last, so that it is visible where cells overlap.
 fn draw_block(canvas: &mut Canvas<'_, '_>, steps: &Range<f64>, block: &OwnOfBlock) {
     let half = (0.75 * canvas.pixel_height()).max(0.46);
     for own in &block.ranks {

@@ -1,4 +1,4 @@
-//! The table of ranks: where each is, how fast, and what its GPU did.
+//! The table of ranks: the place and speed of each, and the readings of its GPU.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use record::statistics::percentile;
 use record::text::number_format;
 use record::{RankRecord, Record};
 
-/// Largest number of rows: with more ranks, those found slow and those that take the longest.
+/// Maximum number of rows: with more ranks, those found slow and those that take the longest.
 const ROWS_MAX: usize = 32;
 
 const HEADINGS: [&str; 9] =
     ["rank", "host", "NIC", "own ms", "found slow", "matmul", "power", "SM clock", "throttled"];
 
-/// Columns that do not need a GPU.
+/// Number of columns that do not need a GPU.
 const WITHOUT_GPU: usize = 6;
 
-/// Nothing for a single rank, of which the rest of the page is.
+/// Builds the table; nothing for a single rank, which the rest of the page covers.
 pub(super) fn table(record: &Record) -> String {
     if record.ranks.len() < 2 {
         return String::new();

@@ -1,4 +1,4 @@
-//! The headline, the main figures, and what ran where and when.
+//! The headline, the main figures, and the workload with its place and time.
 
 use std::fmt::Write as _;
 
@@ -12,16 +12,16 @@ use record::{Clocks, Record};
 struct Tile {
     name: String,
     value: String,
-    /// More on it, in smaller letters.
+    /// Details in smaller letters.
     detail: String,
 }
 
-/// The result in a sentence, as in "smoke: 40,960 tokens/s (step clock) on 2 ranks".
+/// Formats the result as a sentence, as in "smoke: 40,960 tokens/s (step clock) on 2 ranks".
 pub(super) fn headline(report: &ReportData) -> String {
     let ReportData { record, state, world, .. } = report;
     let name = &record.workload.name;
     let ranks = count(*world, "rank");
-    // A record of a run that has not ended does not have its steps; its folder does.
+    // The record of a run that has not ended lacks its steps; its folder has them.
     let completed = record.steps.as_ref().map(|steps| count(steps.completed as usize, "step"));
     let after = completed.map_or(String::new(), |steps| format!(" after {steps}"));
     let is_injected = record.injected().next().is_some();
@@ -41,7 +41,7 @@ pub(super) fn headline(report: &ReportData) -> String {
     }
 }
 
-/// Main figures, with the reason of an early end before them and the facts below.
+/// Builds the main figures, with the reason of an early end before them and the facts below.
 pub(super) fn result(report: &ReportData) -> String {
     let mut text = String::from("<div class=\"wide\">");
     let is_bad = ["failed", "dead", "void"].contains(&report.state);
@@ -66,7 +66,7 @@ pub(super) fn result(report: &ReportData) -> String {
     text + "</dl></div>"
 }
 
-/// Facts, and digests that are equal for runs with the same bits.
+/// Lists facts, and digests that are equal for runs with the same bits.
 fn rows(report: &ReportData) -> Vec<Fact> {
     let record = &report.record;
     let workload = format!("{} ({})", record.workload.name, record.workload.id);
@@ -81,7 +81,7 @@ fn rows(report: &ReportData) -> Vec<Fact> {
     rows
 }
 
-/// Always eight, so that no row of them has a gap.
+/// Builds eight tiles, so that no row of them has a gap.
 fn tiles(report: &ReportData) -> [Tile; 8] {
     let record = &report.record;
     let null = || "null".to_owned();
@@ -126,7 +126,7 @@ fn tiles(report: &ReportData) -> [Tile; 8] {
     ]
 }
 
-/// Utilization of the published peak where there is one, else of the measured matmul rate.
+/// Utilization of the published peak if there is one, or else of the measured matmul rate.
 fn utilization(record: &Record) -> Tile {
     let known = utilizations(record);
     let mut known = known.iter();

@@ -1,13 +1,13 @@
-//! The shapes of charts: as wide as the page, half of it, or as a phone.
+//! Shapes of charts: as wide as the page, half of it, or as a phone.
 
-/// A shape with sizes that suit it. The style sheet shows the one that fits the page.
+/// Shape with suitable sizes. The style sheet shows the shape that fits the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// As wide as the page.
+    /// Full width of the page.
     Wide,
-    /// One of two beside each other, or as wide as a narrow page.
+    /// One of two side by side, or as wide as a narrow page.
     Half,
-    /// As wide as a phone.
+    /// Width of a phone.
     Phone,
 }
 
@@ -38,7 +38,7 @@ impl Shape {
         }
     }
 
-    /// Number of labels of the horizontal axis, about.
+    /// Approximate number of labels of the horizontal axis.
     pub(super) fn x_labels(self) -> usize {
         match self {
             Self::Wide => 12,
@@ -47,7 +47,7 @@ impl Shape {
         }
     }
 
-    /// Its name in the style sheet.
+    /// Class name in the style sheet.
     pub(super) fn class(self) -> &'static str {
         match self {
             Self::Wide => "is-wide",

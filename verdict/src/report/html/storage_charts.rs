@@ -1,4 +1,4 @@
-//! Charts of what moves bytes: communication, checkpoints, and their copies.
+//! Charts of data movement: communication, checkpoints, and their copies.
 
 use super::canvas::{Axis, Chart, Ink};
 use super::charts::{from_zero, hovers, middle_of, short, steps_axis};
@@ -6,7 +6,7 @@ use super::figure::{Figure, arranged};
 use record::text::number_format::{self, milliseconds};
 use record::{CheckpointSaved, Checkpoints, Record, StepBlock};
 
-/// Those that the record has figures for.
+/// Draws the charts of data movement that the record has figures for.
 pub(super) fn all(record: &Record) -> String {
     let checkpoints = record.checkpoints.as_ref();
     let charts =

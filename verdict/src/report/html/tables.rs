@@ -1,4 +1,4 @@
-//! Parts of the page that are text: warnings, the way to the first step, and the environment.
+//! Text parts of the page: warnings, the start of attempts, and the environment.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use crate::report::starts::rows;
 use crate::report::{ReportData, Start};
 use record::Record;
 
-/// Warnings beyond these are left to the text, so that the page can be printed.
+/// Maximum number of warnings on the page, so that it can be printed; the text has all.
 const WARNINGS_MAX: usize = 24;
 
-/// Warnings, which limit the meaning of the figures; nothing without any.
+/// Formats warnings, which limit the meaning of the figures; nothing without any.
 pub(super) fn warnings(report: &ReportData) -> String {
     if report.warnings.is_empty() {
         return String::new();
@@ -25,7 +25,7 @@ pub(super) fn warnings(report: &ReportData) -> String {
     format!("<ul class=\"wide\">{items}</ul>")
 }
 
-/// Table with a heading for each column; columns of numbers are aligned to the right.
+/// Builds a table with a heading for each column; columns of numbers are aligned to the right.
 pub(super) fn columns<Row: IntoIterator<Item = String>>(
     headings: &[&str],
     rows: impl IntoIterator<Item = Row>,
@@ -47,7 +47,7 @@ pub(super) fn columns<Row: IntoIterator<Item = String>>(
     text + "</tbody></table>"
 }
 
-/// Parts of the time that each attempt took to its first step.
+/// Builds the table of the time that each attempt took to its first step, by parts.
 pub(super) fn starts(record: &Record) -> String {
     let starts: Vec<_> = record.attempts.iter().map(Start::of).collect();
     let mut text = "<div class=\"wide scroll\"><table><tbody>".to_owned();
@@ -65,7 +65,7 @@ pub(super) fn starts(record: &Record) -> String {
     text + "</tbody></table></div>"
 }
 
-/// The machine and the software, and the settings of the run.
+/// Lists the machine, the software, and the settings of the run.
 pub(super) fn environment(record: &Record) -> String {
     let mut rows = Vec::new();
     flatten("", &json!(record.environment), &mut rows);
@@ -81,7 +81,7 @@ pub(super) fn environment(record: &Record) -> String {
     text + "</dl>"
 }
 
-/// The leaves of a value that are known, by their paths.
+/// Collects the known leaves of a value, by their paths.
 fn flatten(path: &str, value: &Value, into: &mut Vec<(String, String)>) {
     match value {
         Value::Null => {}

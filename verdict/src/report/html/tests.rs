@@ -1,4 +1,4 @@
-//! The page of a fixed record, and of records that lack what it shows.
+//! The page of a fixed record, and of records that lack the figures of the page.
 
 use super::*;
 use crate::report::facts::Fact;
@@ -18,7 +18,7 @@ fn one(record: Record) -> String {
     page(&[ReportData::new(record)])
 }
 
-/// Titles of the figures that are as wide as the page, and of the others.
+/// Returns the titles of the figures that are as wide as the page, and of the others.
 fn titles(page: &str) -> [Vec<&str>; 2] {
     ["<figure class=\"wide\"><h3>", "<figure><h3>"].map(|begin| {
         page.split(begin).skip(1).map(|rest| rest.split("</h3>").next().unwrap()).collect()
@@ -138,7 +138,7 @@ fn a_slow_rank_is_warm_and_a_pointer_shows_by_how_much() {
     assert_eq!(map.matches(&format!("<title>{text}</title>")).count(), 2, "wide and half: {map}");
 }
 
-/// Heights of all rectangles of a drawing.
+/// Returns the heights of all rectangles of a drawing.
 fn heights(svg: &str) -> Vec<u32> {
     let rectangles = svg.split("<rect ").skip(1);
     let height =
@@ -146,7 +146,7 @@ fn heights(svg: &str) -> Vec<u32> {
     rectangles.filter_map(height).collect()
 }
 
-/// The drawing of a figure in a shape, without what a pointer shows.
+/// Returns the drawing of a figure in a shape, without hover texts.
 fn drawing<'page>(page: &'page str, title: &str, class: &str) -> &'page str {
     let figure = page.split(&format!("<h3>{title}</h3>")).nth(1).unwrap();
     let figure = figure.split("</figure>").next().unwrap();

@@ -6,13 +6,13 @@ use super::figure::{Figure, arranged};
 use record::text::number_format;
 use record::{Attempt, Goodput, Record, Status};
 
-/// Those that the record has figures for.
+/// Draws the charts of time that the record has figures for.
 pub(super) fn all(record: &Record) -> String {
     let goodput = record.goodput.as_ref().map(goodput);
     arranged([goodput, attempts(record)].into_iter().flatten())
 }
 
-/// A smaller part would not be seen.
+/// Minimum share of a part that is visible.
 const VISIBLE_SHARE_MIN: f64 = 0.002;
 
 fn goodput(goodput: &Goodput) -> Figure<'_> {

@@ -1,4 +1,4 @@
-//! Several runs: a table, and how the speed of each workload changed.
+//! Several runs: a table, and the change of the speed of each workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::report::{ReportData, facts};
 use record::Clocks;
 use record::text::number_format::{count, thousands};
 
-/// Charts and table of runs, which are in the order of their starts.
+/// Builds charts and table of runs, which are in the order of their starts.
 pub(super) fn runs(reports: &[&ReportData]) -> String {
     let mut workloads: BTreeMap<&str, Vec<&ReportData>> = BTreeMap::new();
     for report in reports {
@@ -23,8 +23,8 @@ pub(super) fn runs(reports: &[&ReportData]) -> String {
     arranged(charts) + &table(reports)
 }
 
-/// The runs of one workload, a line for each number of ranks: more ranks are faster, and another
-/// workload is another amount of work.
+/// Draws the runs of one workload, a line for each number of ranks: more ranks are faster, and
+/// another workload is another amount of work.
 fn speeds<'a>(runs: &[&'a ReportData]) -> Option<Figure<'a>> {
     let measured = (1_u32..).zip(runs).filter_map(|(number, report)| {
         let rate = report.record.result_rate()?;
@@ -63,7 +63,7 @@ fn speeds<'a>(runs: &[&'a ReportData]) -> Option<Figure<'a>> {
 
 /// A run with a rate.
 struct Measured<'a> {
-    /// Its place among the runs of its workload.
+    /// Position among the runs of its workload.
     number: f64,
     rate: f64,
     report: &'a ReportData,

@@ -36,7 +36,7 @@ impl ErrorCode {
         text_of(&text)
     }
 
-    /// Whether the code is of a class that the standard defines; codes are the library's own.
+    /// Returns whether the code belongs to a class of the standard; codes are the library's own.
     fn is_of_class(self, wanted: c_int) -> bool {
         let mut class = SUCCESS;
         // SAFETY: plain values; MPI is initialised.
@@ -44,7 +44,7 @@ impl ErrorCode {
         code == SUCCESS && class == wanted
     }
 
-    /// Whether the statuses of the requests tell which of them failed.
+    /// Returns whether the statuses of the requests identify the failed ones.
     pub(crate) fn is_in_status(self) -> bool {
         self.is_of_class(ffi::MPI_ERR_IN_STATUS as c_int)
     }
@@ -170,7 +170,7 @@ pub(crate) unsafe fn start(
     Ok(request)
 }
 
-/// How many elements a receive has received.
+/// Number of elements that a receive has received.
 pub(crate) fn received(status: &MPI_Status, datatype: MPI_Datatype) -> Result<c_int, ErrorCode> {
     let mut count = 0;
     // SAFETY: a status that MPI filled.

@@ -49,7 +49,7 @@ pub(crate) fn free(mut communicator: MPI_Comm) -> Result<(), ErrorCode> {
     check(unsafe { ffi::MPI_Comm_free(&mut communicator) })
 }
 
-/// This rank's number in a communicator.
+/// Rank of this process in a communicator.
 pub(crate) fn rank(communicator: MPI_Comm) -> Result<usize, ErrorCode> {
     let mut rank = 0;
     // SAFETY: MPI is initialised; the call writes a plain value.
@@ -57,7 +57,7 @@ pub(crate) fn rank(communicator: MPI_Comm) -> Result<usize, ErrorCode> {
     Ok(rank as usize)
 }
 
-/// How many ranks a communicator has.
+/// Number of ranks of a communicator.
 pub(crate) fn size(communicator: MPI_Comm) -> Result<usize, ErrorCode> {
     let mut size = 0;
     // SAFETY: MPI is initialised; the call writes a plain value.

@@ -8,15 +8,15 @@ use mpi::ffi::{self, MPI_Comm, MPI_Request, MPI_Status};
 use super::calls::{self, Call, ErrorCode, Message};
 use crate::OUTSTANDING_MAX;
 
-/// All pending requests, each with what it is for. Lives on the communication thread.
+/// All pending requests, each with its purpose. Lives on the communication thread.
 #[derive(Debug)]
 pub(crate) struct Requests<Purpose> {
     requests: Vec<MPI_Request>,
-    /// By request.
+    /// Purpose and expected message of each request.
     entries: Vec<Entry<Purpose>>,
     /// Requests that the last test found complete.
     complete: Vec<c_int>,
-    /// Of each of these.
+    /// Status of each complete request.
     statuses: Vec<MPI_Status>,
 }
 
@@ -27,7 +27,7 @@ struct Entry<Purpose> {
     expected: Option<Message>,
 }
 
-/// Why a request failed.
+/// Cause of a failed request.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// MPI reports an error.
@@ -66,7 +66,7 @@ impl<Purpose: Copy> Requests<Purpose> {
     /// Starts a call of MPI, and adds its request.
     ///
     /// # Safety
-    /// That of [`calls::start`].
+    /// The caller upholds the contract of [`calls::start`].
     pub(crate) unsafe fn start(
         &mut self,
         purpose: Purpose,
@@ -82,7 +82,7 @@ impl<Purpose: Copy> Requests<Purpose> {
         Ok(())
     }
 
-    /// Lets MPI progress, and finds out which requests are complete.
+    /// Lets MPI progress, and finds the complete requests.
     pub(crate) fn test(&mut self) -> Result<(), FailedRequest<Purpose>> {
         let len = self.requests.len();
         // SAFETY: a status is plain integers.
@@ -129,7 +129,7 @@ impl<Purpose: Copy> Requests<Purpose> {
         FailedRequest { purpose: self.entries[index].purpose, error }
     }
 
-    /// Removes the requests that the last test found complete. Says whether there were any.
+    /// Removes the requests that the last test found complete. Returns whether there were any.
     pub(crate) fn take_complete(&mut self, mut take: impl FnMut(Purpose)) -> bool {
         // From the back, so that removing one does not move those that are still to be removed.
         self.complete.sort_unstable_by(|a, b| b.cmp(a));

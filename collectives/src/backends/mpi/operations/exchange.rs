@@ -25,10 +25,10 @@ use crate::stages::stage::{Stage, StageKind};
 use crate::stages::sum::sum_in_order;
 use crate::{OUTSTANDING_MAX, Operation};
 
-/// What a request is for.
+/// Operation and chunk that a request serves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purpose {
-    /// Of the operation.
+    /// Slot of the operation.
     pub(crate) slot: u32,
     /// The chunk of an exchange that it belongs to; `None` for a call of the operation itself.
     pub(crate) chunk: Option<ChunkId>,
@@ -52,7 +52,7 @@ pub(crate) struct FailedCall {
 /// The reductions of one group that are in flight. Lives on the communication thread.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// Among all exchanges.
+    /// Index among all exchanges.
     number: usize,
     group: Group,
     message_elements_max: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Exchange {
 struct Queued {
     slot: u32,
     chunks: Chunks,
-    /// Chunks of it that were started.
+    /// Number of its chunks that were started.
     started: usize,
 }
 
@@ -113,13 +113,13 @@ impl Exchange {
         self.queue.is_empty() && self.is_drained()
     }
 
-    /// Whether no chunk is in flight.
+    /// Returns whether no chunk is in flight.
     fn is_drained(&self) -> bool {
         self.pipeline.iter().all(Option::is_none)
     }
 
-    /// Takes an operation; returns in how many chunks, each of which [`Self::advance`] will report
-    /// when it is complete. None is an operation with nothing to do.
+    /// Queues an operation; returns its number of chunks, each of which [`Self::advance`] reports
+    /// when complete. Zero is an operation with nothing to do.
     pub(crate) fn submit(&mut self, slot: u32, stage: Stage) -> usize {
         let members = self.group.members;
         if members == 1 {
@@ -215,7 +215,7 @@ impl Exchange {
         Ok(self.started > before)
     }
 
-    /// Takes the next chunk out of the queue.
+    /// Removes the next chunk from the queue.
     fn next_chunk(&mut self) -> Option<InFlightChunk> {
         let first = self.queue.front_mut()?;
         let chunk = InFlightChunk {
@@ -288,7 +288,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Where an entry receives what another member sends, in bytes of all that is received.
+    /// Offset in `received`, in bytes, at which an entry receives from another member.
     fn received_offset(&self, entry: usize, member: usize) -> usize {
         let others = self.group.members - 1;
         let index = entry * others + member - usize::from(member > self.group.member);
@@ -313,7 +313,7 @@ impl Exchange {
 }
 
 impl InFlightChunk {
-    /// Its elements in a member's part.
+    /// Range of the chunk in a member's part.
     fn range_of(&self, member: usize) -> Range<usize> {
         self.chunks.range(member, self.index)
     }
@@ -330,7 +330,7 @@ fn tag_of(entry: usize, phase: Phase) -> u16 {
 }
 
 impl Drop for Exchange {
-    /// What MPI may still write is never freed.
+    /// Leaks memory that MPI may still write.
     fn drop(&mut self) {
         if !self.is_drained() {
             mem::forget(mem::take(&mut self.received));

@@ -27,7 +27,7 @@ pub(crate) struct Hierarchy {
     rank: usize,
     before_exchange: StageQueue,
     after_exchange: StageQueue,
-    /// By slot.
+    /// Running operations by slot.
     running: Box<[Option<Running>]>,
 }
 
@@ -63,7 +63,7 @@ impl Hierarchy {
         }
     }
 
-    /// Takes an operation that [`StagePlan::applies_to`] and whose buffer is shared.
+    /// Starts an operation that [`StagePlan::applies_to`] and whose buffer is shared.
     pub(crate) fn start(&mut self, slot: u32, job: Job, location: Location) {
         let running = Running { job, location, started: None, stages: 0, is_exchanging: false };
         self.running[slot as usize] = Some(running);
@@ -74,7 +74,7 @@ impl Hierarchy {
         self.before_exchange.slots.is_empty() && self.after_exchange.slots.is_empty()
     }
 
-    /// Whether there is something to do without waiting for another rank.
+    /// Returns whether progress is possible without waiting for another rank.
     pub(crate) fn can_progress(&self) -> bool {
         let has_exchanged = |slot: &u32| {
             self.running[*slot as usize].as_ref().is_some_and(|run| !run.is_exchanging)
@@ -86,8 +86,7 @@ impl Hierarchy {
             || (after.slots.front().is_some_and(has_exchanged) && is_ready(after))
     }
 
-    /// Whether other ranks of the node may write to the buffer of an operation that is not
-    /// complete.
+    /// Returns whether other ranks of the node may write to the buffer of an incomplete operation.
     pub(crate) fn is_exposed(&self) -> bool {
         self.before_exchange.runner.is_exposed() || self.after_exchange.runner.is_exposed()
     }

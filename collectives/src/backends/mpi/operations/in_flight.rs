@@ -32,11 +32,11 @@ pub(crate) struct InFlight {
     across_nodes: Option<Group>,
     message_elements_max: usize,
     requests: Requests<Purpose>,
-    /// Of all ranks by channel, and with the ranks of other nodes.
+    /// Exchanges of all ranks by channel, and last the exchange with the ranks of other nodes.
     exchanges: Vec<Exchange>,
     /// All ranks in ascending order.
     ranks: Arc<[usize]>,
-    /// By slot.
+    /// Running operations by slot.
     running: Box<[Option<Running>]>,
 }
 
@@ -79,12 +79,12 @@ impl InFlight {
         !self.has_requests() && self.exchanges.iter().all(Exchange::is_empty)
     }
 
-    /// Whether MPI may still read or write a buffer.
+    /// Returns whether MPI may still read or write a buffer.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
 
-    /// Takes an operation; `false` if there is nothing to do.
+    /// Starts an operation; `false` if there is nothing to do.
     ///
     /// MPI is given all messages at once, because it requires the collective calls of a
     /// communicator in the same order on all ranks, and a window that moves with completions would
@@ -96,7 +96,7 @@ impl InFlight {
         }
     }
 
-    /// Takes what an operation exchanges between nodes; `false` if that is nothing.
+    /// Starts the exchange of an operation between nodes; `false` if it has none.
     pub(crate) fn start_exchange(
         &mut self,
         slot: u32,
@@ -204,9 +204,9 @@ impl InFlight {
         Ok(())
     }
 
-    /// Lets MPI progress, continues what that allows, and reports what is complete; returns whether
-    /// anything was done. Touches no buffer when `is_dead` after MPI was called, because the call
-    /// may have taken longer than the buffers' owners waited.
+    /// Lets MPI progress, continues dependent work, and reports complete operations; returns
+    /// whether anything was done. Touches no buffer when `is_dead` after MPI was called, because
+    /// the call may have taken longer than the buffers' owners waited.
     ///
     /// # Safety
     /// The buffers of all operations that were started and are not complete are valid and lent.

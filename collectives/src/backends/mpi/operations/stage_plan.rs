@@ -3,8 +3,8 @@
 //! First the ranks of each node reduce, so that each has a part of its node's sum. Then the ranks
 //! with the same index on their nodes exchange that part. Last, each node gathers the parts. Where
 //! nodes differ in size, the first rank of each node, its leader, has all of it and exchanges for
-//! the whole node. A sum is therefore that of the nodes' sums in the order of the nodes, each that
-//! of its ranks in their order; the same for an all-reduce and a reduce-scatter.
+//! the whole node. A sum therefore adds the nodes' sums in the order of the nodes, each of which
+//! adds its ranks in their order. All-reduce and reduce-scatter have the same order.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::{Channel, Operation};
 /// The index on its node of the rank that exchanges for the whole node, where nodes differ in size.
 const LEADER: usize = 0;
 
-/// Of one operation, on one rank.
+/// Stages of one operation, on one rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StagePlan<'a> {
     pub(crate) topology: &'a Topology,
@@ -26,7 +26,7 @@ pub(crate) struct StagePlan<'a> {
 }
 
 impl StagePlan<'_> {
-    /// Whether an operation has stages, if its buffer is in shared memory.
+    /// Returns whether an operation has stages, if its buffer is in shared memory.
     pub(crate) fn applies_to(job: &Job) -> bool {
         let has_stages = matches!(
             job.operation,
@@ -58,7 +58,7 @@ impl StagePlan<'_> {
         }
     }
 
-    /// What this rank then sums with its exchange group.
+    /// Stage in which this rank then sums with its exchange group.
     pub(crate) fn exchanged_sum(&self) -> Option<Stage> {
         if !self.exchanges() {
             return None;
@@ -80,8 +80,7 @@ impl StagePlan<'_> {
         }
     }
 
-    /// What it sends to and receives from its exchange group without a sum: a call of MPI for each
-    /// range, in order.
+    /// Transfers to and from the exchange group without a sum: one MPI call per range, in order.
     pub(crate) fn exchanged_calls(
         &self,
         mut call: impl FnMut(Call, Range<usize>) -> Result<(), ErrorCode>,
@@ -126,7 +125,7 @@ impl StagePlan<'_> {
         self.topology.nodes.len() == 1
     }
 
-    /// Whether this rank exchanges with other nodes.
+    /// Returns whether this rank exchanges with other nodes.
     fn exchanges(&self) -> bool {
         let topology = self.topology;
         !self.is_one_node() && (topology.is_even() || topology.own.local_rank == LEADER)
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
     use crate::RawBuffer;
 
-    /// What one rank does across nodes: calls, or each member's part of a sum.
+    /// Work of one rank across nodes: calls, or each member's part of a sum.
     fn exchanges(topology: &Topology, operation: Operation) -> Vec<(String, Range<usize>)> {
         let mut memory = vec![0_f32; 64 * topology.positions.len()];
         let whole = RawBuffer::of(&mut memory);

@@ -1,4 +1,4 @@
-//! Opening and closing MPI, and which ranks share a node.
+//! Opening and closing MPI, and discovery of the ranks that share a node.
 
 pub(super) mod node;
 pub(super) mod topology;

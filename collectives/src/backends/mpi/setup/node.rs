@@ -1,4 +1,4 @@
-//! Which ranks share a node, and setting up the memory that they share.
+//! Discovery of ranks that share a node, and setup of the memory that they share.
 
 use super::topology::Topology;
 use super::world::{Group, World};
@@ -7,7 +7,7 @@ use crate::backends::mpi::library::communicator;
 use crate::backends::mpi::options::MpiOptions;
 use crate::shm::node::Node;
 
-/// What moves the data of the ranks of one node.
+/// Transport between the ranks of one node.
 #[derive(Debug)]
 pub(crate) enum NodeTransport {
     /// MPI, as between nodes: as requested, or because no two ranks share a node.
@@ -18,13 +18,13 @@ pub(crate) enum NodeTransport {
     Shared(NodeGroups),
 }
 
-/// The ranks that this one works with in stages.
+/// Groups of ranks with which this rank works in stages.
 #[derive(Debug)]
 pub(crate) struct NodeGroups {
     pub(crate) topology: Topology,
-    /// Those of its node.
+    /// Ranks of its node.
     pub(crate) node: Node,
-    /// Those of other nodes (see [`Topology::exchange_group`]), one per node, in the order of the
+    /// Ranks of other nodes (see [`Topology::exchange_group`]), one per node, in the order of the
     /// nodes.
     pub(crate) across_nodes: Group,
 }

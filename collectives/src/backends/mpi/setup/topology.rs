@@ -1,4 +1,4 @@
-//! Which ranks of the world share a node.
+//! Placement of the ranks of the world on nodes.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use std::sync::Arc;
 pub(crate) struct Topology {
     /// The ranks of each node in ascending order; nodes in the order of their first ranks.
     pub(crate) nodes: Vec<Arc<[usize]>>,
-    /// By rank.
+    /// Positions by rank.
     pub(crate) positions: Vec<Position>,
-    /// This rank's.
+    /// This rank's position.
     pub(crate) own: Position,
     /// The ranks with this rank's index on their nodes, one per node; `None` where nodes differ in
     /// size.
     pub(crate) same_local_rank: Option<Arc<[usize]>>,
 }
 
-/// Where a rank is.
+/// Node of a rank, and its index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) node: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Position {
 }
 
 impl Topology {
-    /// From the first rank of every rank's node.
+    /// Builds the topology from the first rank of every rank's node.
     pub(crate) fn new(rank: usize, first_ranks: &[usize]) -> Self {
         let mut order: Vec<usize> = first_ranks.to_vec();
         order.sort_unstable();
@@ -52,12 +52,12 @@ impl Topology {
         &self.nodes[self.own.node]
     }
 
-    /// Whether all nodes have the same number of ranks.
+    /// Returns whether all nodes have the same number of ranks.
     pub(crate) fn is_even(&self) -> bool {
         self.same_local_rank.is_some()
     }
 
-    /// Whether any two ranks share a node.
+    /// Returns whether any two ranks share a node.
     pub(crate) fn has_shared_nodes(&self) -> bool {
         self.nodes.iter().any(|ranks| ranks.len() > 1)
     }

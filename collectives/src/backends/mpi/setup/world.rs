@@ -11,7 +11,7 @@ use crate::Dtype;
 use crate::backends::mpi::library::calls::{self, Call, ErrorCode, Message};
 use crate::backends::mpi::library::communicator;
 
-/// How often to look whether the last barrier is over.
+/// Interval between two polls of the last barrier.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// All ranks, with a communicator for each channel. Lives on the communication thread.
@@ -27,7 +27,7 @@ pub(crate) struct World {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) communicator: MPI_Comm,
-    /// This rank's number among them.
+    /// Index of this rank in the group.
     pub(crate) member: usize,
     pub(crate) members: usize,
 }
@@ -38,7 +38,7 @@ impl World {
     /// Thread level "funneled" is enough, because only this thread ever calls MPI.
     ///
     /// # Errors
-    /// What went wrong.
+    /// Returns a description of the failure.
     pub(crate) fn initialise() -> Result<Self, String> {
         let mut initialised = 0;
         // SAFETY: the call is allowed at any time, and writes one integer.
@@ -117,8 +117,8 @@ impl World {
     }
 }
 
-/// Whether MPI has started as required. After a failure MPI is not initialised, and has no message
-/// for its code.
+/// Checks that MPI has started as required. After a failure MPI is not initialised, and has no
+/// message for its code.
 fn check_initialised(code: c_int, level: c_int) -> Result<(), String> {
     // SAFETY: a constant of mpi-sys's C file.
     let required = unsafe { ffi::RSMPI_THREAD_FUNNELED };

@@ -1,4 +1,4 @@
-//! What callers and the communication thread share.
+//! State shared by callers and the communication thread.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +11,7 @@ use crate::{Error, OUTSTANDING_MAX, Ticket, Timing};
 
 pub(crate) const NAME: &str = "mpi";
 
-/// How long the communication thread may take to return from the MPI call it is in.
+/// Grace in which the communication thread must return from its current MPI call.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// The handle to the communication thread: callers submit operations and wait, the thread takes
@@ -34,11 +34,11 @@ pub(crate) struct State {
     pub(crate) queue: VecDeque<u32>,
     /// Collective operations submitted so far, per channel.
     submitted: [u64; 2],
-    /// By slot: the number of the operation among its channel's collective operations, from 1.
+    /// Number, by slot, of the operation among its channel's collective operations, from 1.
     sequence: Box<[u64]>,
-    /// Why no operation is taken any more.
+    /// Reason why no operation is accepted any more.
     pub(crate) dead: Option<Arc<str>>,
-    /// Since when: the start of the communication thread's grace, for all callers together.
+    /// Start of the communication thread's grace, for all callers together.
     pub(crate) dead_since: Option<Instant>,
     /// The communication thread has left MPI for good: it touches no buffer any more.
     pub(crate) has_left: bool,
@@ -52,7 +52,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes no operations from here on; the first reason counts.
+    /// Rejects operations from here on; the first reason counts.
     pub(crate) fn die(&mut self, reason: impl FnOnce() -> String) {
         if self.dead.is_none() {
             self.dead = Some(reason().into());
@@ -87,7 +87,7 @@ impl WorkerHandle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the communication thread sleeps on.
+    /// Event on which the communication thread sleeps.
     pub(super) fn wakeup(&self) -> &FutexEvent {
         self.node.get().map_or(&self.wakeup, |node| node.wakeup())
     }
@@ -101,7 +101,7 @@ impl WorkerHandle {
         self.node.get()
     }
 
-    /// For the communication thread, before anything was submitted.
+    /// Sets the node. The communication thread calls it before anything is submitted.
     pub(super) fn set_node(&self, node: Arc<Node>) -> &Arc<Node> {
         self.node.get_or_init(|| node)
     }
@@ -175,7 +175,7 @@ impl WorkerHandle {
         }
     }
 
-    /// With `dead` set: waits until the communication thread has left MPI.
+    /// Waits until the communication thread has left MPI. `dead` must be set.
     ///
     /// MPI cannot cancel an operation, and writes its buffer whenever it is called. So nobody calls
     /// it any more. Two gaps remain and cannot be closed here: a thread that is stuck inside an MPI
@@ -188,7 +188,7 @@ impl WorkerHandle {
         self.await_left(state, until)
     }
 
-    /// Whether buffers of operations whose `wait` returned an error may still be written.
+    /// Returns whether buffers of operations whose `wait` returned an error may still be written.
     pub(crate) fn memory_at_risk(&self) -> bool {
         let state = self.lock();
         state.dead.is_some() && (state.is_unfinished || !state.has_left)
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::{Channel, Operation, RawBuffer};
 
-    /// As if the communication thread were stuck in MPI: there is none.
+    /// Simulates a communication thread that is stuck in MPI: none exists.
     #[test]
     fn all_waits_together_give_one_grace() {
         let handle = WorkerHandle::new();

@@ -15,12 +15,11 @@ use crate::backends::mpi::setup::world::{Group, World};
 use crate::core::outstanding::Job;
 use crate::{Error, OUTSTANDING_MAX, Timing};
 
-/// How long after the last progress MPI is polled without sleeping, for latency.
+/// Time after the last progress during which MPI is polled without sleeping, for latency.
 const EAGER: Duration = Duration::from_micros(50);
 
-/// How long to sleep between two polls of MPI after that, because ranks share cores with
-/// computation. Short, because MPI moves a long message in many fragments, and only while it is
-/// called.
+/// Sleep between two polls of MPI after that, because ranks share cores with computation. Short,
+/// because MPI moves a long message in many fragments, and only while it is called.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The world that was opened.
@@ -120,7 +119,7 @@ struct Worker<'a> {
     handle: &'a WorkerHandle,
     in_flight: InFlight,
     hierarchy: Option<Hierarchy>,
-    /// What the last poll of MPI has completed.
+    /// Operations that the last poll of MPI has completed.
     completed: Vec<Completed>,
     last_progress: Instant,
 }
@@ -136,7 +135,7 @@ struct Completed {
     timing: Timing,
 }
 
-/// Why no more operations are carried out.
+/// Reason why no more operations are carried out.
 enum End {
     /// The backend is to be closed in order, until this deadline.
     Closed(Instant),
@@ -154,7 +153,8 @@ impl Worker<'_> {
             }
             let mut has_progressed = !submitted.is_empty();
             for Submitted { slot, job } in submitted.drain(..) {
-                // The call before may have taken longer than the grace, and the callers have gone.
+                // The previous call may have taken longer than the grace, and the callers have
+                // gone.
                 if self.handle.is_dead() {
                     return Ok(End::Dead);
                 }
@@ -169,7 +169,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes what was submitted, unless it is the end.
+    /// Receives submitted operations, unless it is the end.
     fn receive(&self, submitted: &mut Vec<Submitted>) -> Option<End> {
         let mut state = self.handle.lock();
         if state.dead.is_some() {
@@ -202,7 +202,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Lets MPI progress, and takes what it has completed. Returns whether anything was done.
+    /// Lets MPI progress, and collects complete operations. Returns whether anything was done.
     fn poll_mpi(&mut self) -> Result<bool, Failure> {
         let Self { handle, in_flight, hierarchy, completed, .. } = self;
         completed.clear();
@@ -229,7 +229,7 @@ impl Worker<'_> {
         unsafe { hierarchy.advance(in_flight, |slot, timing| handle.complete(slot, timing)) }
     }
 
-    /// After progress nothing; else yields the core, or sleeps until there is something to do.
+    /// Yields the core, or sleeps until there is something to do. Returns at once after progress.
     fn rest(&mut self, has_progressed: bool) {
         if has_progressed {
             self.last_progress = Instant::now();
@@ -253,13 +253,13 @@ impl Worker<'_> {
         self.in_flight.is_empty() && self.hierarchy.as_ref().is_none_or(Hierarchy::is_empty)
     }
 
-    /// Whether MPI, or other ranks of the node, may still read or write a buffer.
+    /// Returns whether MPI, or other ranks of the node, may still read or write a buffer.
     fn is_unfinished(&self) -> bool {
         let is_exposed = self.hierarchy.as_ref().is_some_and(Hierarchy::is_exposed);
         self.in_flight.has_requests() || is_exposed
     }
 
-    /// One operation fails with its own error; all others find the backend dead.
+    /// Fails one operation with its own error; all others find the backend dead.
     fn fail(&self, Failure { slot, error }: Failure) {
         let mut state = self.handle.lock();
         state.die(|| error.to_string());

@@ -31,7 +31,7 @@ struct SharedBytes {
 }
 
 impl Flash {
-    /// Whether there are kernels for this format and width.
+    /// Returns whether there are kernels for this format and width.
     pub(super) fn computes<E: CudaElement>(head_width: usize) -> bool {
         E::FORMAT == Format::Bf16 && matches!(head_width, 64 | 128)
     }
@@ -82,8 +82,8 @@ impl Flash {
     }
 }
 
-/// As the comments of the kernels say. Those of the keys have 16 bytes for each of 32 queries
-/// beside their tiles: two tiles of log sums and deltas.
+/// Dynamic shared memory, as the comments of the kernels define it. Kernels for keys have 16 bytes
+/// for each of 32 queries beside their tiles: two tiles of log sums and deltas.
 fn shared_bytes(head_width: usize, capability: ComputeCapability) -> SharedBytes {
     let width = head_width as u32;
     let ComputeCapability { major, minor } = capability;

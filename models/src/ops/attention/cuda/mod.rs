@@ -1,5 +1,5 @@
-//! Attention by one of three implementations, chosen once: flash attention on tensor cores where it
-//! can be, the plain kernels for everything else, or cuDNN's where the user asks for it.
+//! Attention by one of three implementations, chosen once: flash attention on tensor cores where
+//! possible, the plain kernels for everything else, or cuDNN's where the user asks for it.
 #![allow(unsafe_code)] // launches
 
 mod cudnn;
@@ -20,15 +20,15 @@ use plain::Plain;
 /// The widest head that the plain kernels keep in registers.
 pub(crate) const HEAD_WIDTH_MAX: usize = 256;
 
-/// What computes attention.
+/// Attention by the chosen implementation.
 #[derive(Debug)]
 pub(crate) struct Attention {
     products: Products,
     head_width: usize,
 }
 
-/// What computes forward and backward. Our kernels have another for the row sums of dout out, which
-/// cuDNN computes by itself.
+/// Kernels or plans of forward and backward. Our implementations add a kernel for the row sums of
+/// dout out, which cuDNN computes by itself.
 #[derive(Debug)]
 enum Products {
     Flash(Flash, Kernel),
@@ -36,14 +36,14 @@ enum Products {
     Cudnn(Box<Cudnn>),
 }
 
-/// What forward wrote: output (B, T, H D) and log sums (B, H, T).
+/// Results of forward: output (B, T, H D) and log sums (B, H, T).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forward<'a, E: CudaElement> {
     pub(crate) output: View<'a, E>,
     pub(crate) log_sums: View<'a, f32>,
 }
 
-/// What the backward kernels read.
+/// Inputs of the backward kernels.
 #[derive(Debug, Clone, Copy)]
 struct BackwardInputs<'a, E: CudaElement> {
     /// (B, T, H D).
@@ -57,7 +57,7 @@ struct BackwardInputs<'a, E: CudaElement> {
 }
 
 impl Attention {
-    /// For heads of an even width up to [`HEAD_WIDTH_MAX`].
+    /// Loads kernels for heads of an even width up to [`HEAD_WIDTH_MAX`].
     pub(crate) fn new<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<Self, Error> {
         if !Flash::computes::<E>(head_width) {
             return Self::plain::<E>(device, head_width);
@@ -78,7 +78,7 @@ impl Attention {
     /// cuDNN's, in bf16 for one shape, with [`workspace_bytes`] of workspace.
     ///
     /// # Errors
-    /// When cuDNN is missing, or has no plan for this shape and device.
+    /// Fails if cuDNN is missing, or has no plan for this shape and device.
     pub(crate) fn cudnn(
         device: &Cuda,
         shape: Shape,

@@ -1,5 +1,5 @@
-//! A warp for each query forward and for its gradient, and one for each key's and value's. In any
-//! format, for any even head width.
+//! A warp for each query in forward and for its gradient, and a warp for each key's and value's. In
+//! any format, for any even head width.
 #![allow(unsafe_code)] // launches
 
 use device::cuda::{Cuda, Error, Grid, Kernel, Module};
@@ -31,7 +31,7 @@ pub(super) fn load<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<M
     kernels::load_with(device, &kernels::ATTENTION, E::FORMAT, options)
 }
 
-/// Whether heads start at multiples of 16 bytes.
+/// Returns whether heads start at multiples of 16 bytes.
 fn in_packs<E: CudaElement>(head_width: usize) -> bool {
     head_width.is_multiple_of(E::PACK)
 }

@@ -1,4 +1,4 @@
-//! How a thread's part of C is divided into blocks for its caches, and the buffers that these need.
+//! Division of a thread's part of C into blocks for its caches, and the buffers that these need.
 
 use std::ops::Range;
 
@@ -16,10 +16,10 @@ const RIGHT_BLOCK_ELEMENTS: usize = 384 * 384;
 /// whole tiles, so that two threads pack the head's table once for 1,024 tokens.
 const BUFFERED_SUMS: usize = 516 * 384;
 
-/// Where sums over a range of k are stored until those over the rest of k are added.
+/// Storage of sums over a range of k until those over the rest of k are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartialSums {
-    /// In C itself, or there are none.
+    /// In C itself, or no partial sums.
     InOutput,
     /// In a buffer for one tile high of rows: a block has all of k, in several slices.
     PerRowPanel,
@@ -30,11 +30,11 @@ pub(super) enum PartialSums {
 /// Buffer sizes of a thread, in packed elements and in sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BufferSizes {
-    /// For packed rows of A.
+    /// Buffer for packed rows of A.
     pub(super) left: usize,
-    /// For panels of B.
+    /// Buffer for panels of B.
     pub(super) right: usize,
-    /// For partial sums.
+    /// Buffer for partial sums.
     pub(super) sums: usize,
 }
 
@@ -71,7 +71,7 @@ fn even(len: usize, most: usize, unit: usize) -> usize {
 }
 
 impl Blocking {
-    /// For a part of `rows` x `columns`, neither of them 0.
+    /// Computes the blocking of a part of `rows` x `columns`, neither of them 0.
     ///
     /// Blocks of k depend only on k, so that every element of C is summed in the same order on any
     /// number of threads. Where A is packed they are shorter, so that there are fewer blocks of
@@ -142,7 +142,7 @@ impl Blocking {
     }
 }
 
-/// The same of steps along k: in whole groups, so that only the last block configures registers
+/// Divides steps along k evenly, in whole groups, so that only the last block configures registers
 /// anew.
 fn even_steps(steps: usize, most: usize, group: usize) -> usize {
     steps.div_ceil(steps.div_ceil(most)).next_multiple_of(group)
@@ -170,7 +170,7 @@ impl Block {
         ranges(self.k.clone(), self.k_slice).map(|k| Self { k, ..self.clone() })
     }
 
-    /// Whether partial sums are kept in a buffer.
+    /// Returns whether partial sums are kept in a buffer.
     pub(super) fn buffers_sums(&self) -> bool {
         self.partial_sums != PartialSums::InOutput
     }

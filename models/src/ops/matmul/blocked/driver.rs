@@ -21,7 +21,7 @@ use crate::ops::Element;
 use crate::ops::matmul::packing::{GATHER_ROWS, pack_left, pack_right};
 use crate::ops::matmul::tile::{Kernel, Left, MAX_TILE_ELEMENTS, Strided, Target, TileShape};
 
-/// What is multiplied: C (m, n) = A (m, k) B (k, n).
+/// Operands and result of C (m, n) = A (m, k) B (k, n).
 #[derive(Debug, Clone, Copy)]
 pub(in crate::ops) struct Product<E: Element> {
     pub(in crate::ops) shape: ProductShape,
@@ -46,7 +46,7 @@ struct StackTile<W>(MaybeUninit<[W; MAX_TILE_ELEMENTS]>);
 #[derive(Debug, Clone, Copy)]
 struct Panels<W> {
     first: *const W,
-    /// From one panel to the next, in packed elements.
+    /// Distance from one panel to the next, in packed elements.
     stride: usize,
     /// Steps before the slice's first in each panel.
     skipped_steps: usize,
@@ -58,7 +58,7 @@ impl<W> Panels<W> {
         self.first.wrapping_add(index * self.stride + self.skipped_steps * columns)
     }
 
-    /// The same panels from a later step on.
+    /// Skips steps of the panels.
     fn skip(self, steps: usize) -> Self {
         Self { skipped_steps: self.skipped_steps + steps, ..self }
     }
@@ -112,7 +112,7 @@ impl<E: Element> Product<E> {
     /// One block: packs B, and A where the micro-kernel cannot read it in place.
     ///
     /// # Safety
-    /// As [`Self::run_part`].
+    /// See [`Self::run_part`].
     unsafe fn multiply_block(
         &self,
         block: &Block,
@@ -148,7 +148,7 @@ impl<E: Element> Product<E> {
     /// Some rows of a block, row panel by row panel.
     ///
     /// # Safety
-    /// As [`Self::run_part`]; `left` and `panels` must be the operands of this block.
+    /// See [`Self::run_part`]; `left` and `panels` must be the operands of this block.
     unsafe fn multiply_rows(
         &self,
         rows: Range<usize>,
@@ -180,8 +180,8 @@ impl<E: Element> Product<E> {
     /// The tiles of one row panel of A, up to a tile high, from left to right.
     ///
     /// # Safety
-    /// As [`Self::run_part`]; `left` and `panels` must be the operands of this slice, and
-    /// `sums` must hold the partial sums where there are any.
+    /// See [`Self::run_part`]; `left` and `panels` must be the operands of this slice, and `sums`
+    /// must hold the partial sums where there are any.
     unsafe fn multiply_row_panel(
         &self,
         rows: Range<usize>,
@@ -222,7 +222,7 @@ impl<E: Element> Product<E> {
             if is_buffered && !is_last {
                 continue;
             }
-            // Sums that are not buffered are complete here, but for wide ones at an edge.
+            // Sums that are not buffered are complete here, except for wide sums at an edge.
             let output = if is_buffered || is_first { output } else { output.adding() };
             let tile = TileSums { start, row_stride, rows: rows.len(), columns: width };
             // SAFETY: a tile of C, whose operands are readable.

@@ -1,4 +1,4 @@
-//! What happens to a tile of finished sums: stored wide, or finished by post-ops and narrowed.
+//! Epilogue of a tile of finished sums: stored wide, or finished by post-ops and narrowed.
 
 #![allow(unsafe_code)]
 
@@ -6,10 +6,10 @@ use crate::ops::matmul::tile::Target;
 use crate::ops::simd::{self, LANES};
 use crate::ops::{Element, Float, gelu};
 
-/// Where the sums of a product go. All matrices here have rows of contiguous elements.
+/// Destination of a product's sums. All matrices here have rows of contiguous elements.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::ops) enum Output<E: Element> {
-    /// As they are.
+    /// Stored as they are.
     Wide(Target<E::Wide>),
     /// Narrowed, after an epilogue.
     Narrow(NarrowOutput<E>),
@@ -20,11 +20,11 @@ pub(in crate::ops) enum Output<E: Element> {
 pub(in crate::ops) struct NarrowOutput<E> {
     /// First element.
     pub(in crate::ops) start: *mut E,
-    /// From one row to the next, in elements, here and in the matrices of the post-op.
+    /// Distance of rows in elements, here and in the matrices of the post-op.
     pub(in crate::ops) row_stride: usize,
     /// One element per column to be added first.
     pub(in crate::ops) bias: Option<*const E>,
-    /// What is done then.
+    /// Operation after that.
     pub(in crate::ops) post_op: PostOp<E>,
 }
 
@@ -47,7 +47,7 @@ pub(in crate::ops) enum PostOp<E> {
 pub(super) struct TileSums<W> {
     /// First sum.
     pub(super) start: *const W,
-    /// From one row to the next.
+    /// Distance of rows, in sums.
     pub(super) row_stride: usize,
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -67,7 +67,7 @@ impl<E: Element> Output<E> {
         Self::Narrow(NarrowOutput { start, row_stride, bias: None, post_op: PostOp::None })
     }
 
-    /// The same from an element on.
+    /// Returns the output from an element on.
     pub(super) fn offset(self, row: usize, column: usize) -> Self {
         match self {
             Self::Wide(target) => {
@@ -78,7 +78,7 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// The same where wide sums are added to what is there.
+    /// Returns the output with wide sums added to the elements that are there.
     pub(super) fn adding(self) -> Self {
         match self {
             Self::Wide(target) => Self::Wide(Target { accumulate: true, ..target }),
@@ -105,7 +105,7 @@ impl<E: Element> Output<E> {
 /// Writes or adds a tile as it is.
 ///
 /// # Safety
-/// As [`Output::finish`].
+/// See [`Output::finish`].
 unsafe fn store<W: Float>(target: Target<W>, tile: TileSums<W>) {
     simd::vectorize(
         #[inline(always)]
@@ -140,7 +140,7 @@ impl<E: Element> NarrowOutput<E> {
     }
 
     /// # Safety
-    /// As [`Output::finish`].
+    /// See [`Output::finish`].
     unsafe fn finish(self, tile: TileSums<E::Wide>) {
         simd::vectorize(
             #[inline(always)]
@@ -167,7 +167,7 @@ impl<E: Element> NarrowOutput<E> {
     /// matrices overlap.
     ///
     /// # Safety
-    /// As [`Output::finish`], for N columns of one row.
+    /// See [`Output::finish`], for N columns of one row.
     #[inline(always)]
     unsafe fn finish_columns<const N: usize>(self, sums: *const E::Wide) {
         // SAFETY: as this function.

@@ -1,4 +1,4 @@
-//! The dimensions of a product, and what else its blocks depend on.
+//! The dimensions of a product, and other properties that determine its blocks.
 
 use crate::ops::Element;
 use crate::ops::matmul::tile::Kernel;
@@ -15,14 +15,14 @@ pub(in crate::ops) struct ProductShape {
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
     pub(in crate::ops) shape: ProductShape,
-    /// Whether k is contiguous in A.
+    /// k is contiguous in A.
     pub(in crate::ops) left_has_contiguous_rows: bool,
-    /// Whether sums are rounded once they are complete, so that they are buffered before.
+    /// Sums are rounded once they are complete, so that they are buffered before.
     pub(in crate::ops) output_is_narrow: bool,
 }
 
 impl Extent {
-    /// Whether A is packed, else the micro-kernel reads it in place.
+    /// Returns whether A is packed; otherwise the micro-kernel reads it in place.
     pub(super) fn packs_left<E: Element>(&self, kernel: &Kernel<E::Wide>) -> bool {
         !(self.left_has_contiguous_rows && kernel.reads_in_place::<E>(self.shape.k))
     }

@@ -1,4 +1,4 @@
-//! How C is divided among threads.
+//! Division of C among threads.
 
 use std::ops::Range;
 

@@ -23,11 +23,11 @@ pub(super) struct ThreadWorkspace<E: Element> {
 
 /// The buffers of a [`ThreadWorkspace`].
 pub(super) struct Buffers<'a, W> {
-    /// For packed rows of A.
+    /// Buffer for packed rows of A.
     pub(super) left: &'a mut [W],
-    /// For panels of B.
+    /// Buffer for panels of B.
     pub(super) right: &'a mut [W],
-    /// For partial sums.
+    /// Buffer for partial sums.
     pub(super) sums: &'a mut [W],
 }
 
@@ -87,13 +87,13 @@ pub struct Workspace<E: Element> {
 }
 
 impl<E: Element> Workspace<E> {
-    /// For this many threads (at least 1). Products that need more memory than there is take it
-    /// from `allocator`.
+    /// Creates a workspace for this many threads (at least 1). Products that need more memory than
+    /// there is take it from `allocator`.
     pub fn new(allocator: &Allocator, threads: usize) -> Self {
         Self::with_kernel(allocator, threads, kernels::best::<E>())
     }
 
-    /// The same with all that these products need: they allocate nothing.
+    /// Creates a workspace with all memory that these products need: they allocate nothing.
     pub fn for_products(allocator: &Allocator, threads: usize, products: &[Extent]) -> Self {
         let mut workspace = Self::new(allocator, threads);
         let threads = workspace.threads.len();
@@ -102,7 +102,7 @@ impl<E: Element> Workspace<E> {
         workspace
     }
 
-    /// The same as [`new`](Self::new) for other micro-kernels than the best.
+    /// Creates a workspace like [`new`](Self::new), for the given micro-kernel instead of the best.
     pub(in crate::ops) fn with_kernel(
         allocator: &Allocator,
         threads: usize,

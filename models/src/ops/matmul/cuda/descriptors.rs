@@ -14,15 +14,15 @@ use cudarc::cublaslt::sys::{
 #[derive(Debug)]
 pub(super) struct Handle(pub(super) cublasLtHandle_t);
 
-/// What is computed: types, transposes, epilogue.
+/// Descriptor of the computation: types, transposes, epilogue.
 #[derive(Debug)]
 pub(super) struct Operation(pub(super) cublasLtMatmulDesc_t);
 
-/// Where a matrix's elements lie.
+/// Descriptor of a matrix's layout.
 #[derive(Debug)]
 pub(super) struct Layout(pub(super) cublasLtMatrixLayout_t);
 
-/// What an algorithm may use.
+/// Descriptor of the limits of an algorithm.
 #[derive(Debug)]
 pub(super) struct Preference(pub(super) cublasLtMatmulPreference_t);
 
@@ -40,7 +40,7 @@ impl Handle {
 }
 
 impl Operation {
-    /// With sums and factors in f32.
+    /// Creates a descriptor with sums and factors in f32.
     pub(super) fn new() -> Result<Self, CublasError> {
         let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F;
         Ok(Self(result::create_matmul_desc(compute, cudaDataType::CUDA_R_32F)?))

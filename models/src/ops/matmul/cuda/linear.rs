@@ -18,16 +18,17 @@ pub(crate) struct LinearProducts {
     forward: Product,
     input: Product,
     weight: Product,
-    /// For f32: the library's GELU is not known to be as precise, nor to exist for every shape.
+    /// GELU's kernel for f32: the library's GELU is not known to be as precise, nor to exist for
+    /// every shape.
     gelu: Option<Gelu>,
 }
 
-/// What a linear layer does beside its products.
+/// Epilogues of a linear layer's products.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epilogues {
-    /// Of forward.
+    /// Epilogue of forward.
     pub(crate) forward: Epilogue,
-    /// Of the input's gradient.
+    /// Epilogue of the input's gradient.
     pub(crate) input: Epilogue,
 }
 
@@ -37,7 +38,7 @@ impl Epilogues {
     }
 }
 
-/// What forward's epilogue reads and writes.
+/// Operands of forward's epilogue.
 #[derive(Debug, Default)]
 pub(crate) struct Extras<'a, E: CudaElement> {
     pub(crate) bias: Option<View<'a, E>>,

@@ -1,8 +1,8 @@
 //! Products on a CUDA device, by cuBLASLt.
 //!
-//! cuBLASLt knows matrices by columns: a matrix of rows is its transpose there, so Y = X W^T of
+//! cuBLASLt addresses matrices by columns: a matrix of rows is its transpose there, so Y = X W^T of
 //! rows is computed as Y^T = W X^T of columns. Each shape has one plan, made once: the first
-//! algorithm that the library offers, among those that do not add in an order that changes.
+//! algorithm that the library offers, among those that add in a fixed order.
 
 mod descriptors;
 mod linear;

@@ -14,7 +14,7 @@ use device::{Allocator, DeviceBuffer};
 
 use super::descriptors::{Handle, Layout, Operation, Preference};
 
-/// What algorithms may use as workspace: as much as NVIDIA advises for Hopper; others need less.
+/// Workspace of algorithms: as much as NVIDIA advises for Hopper; other GPUs need less.
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// The least alignment of any matrix: rows of a multiple of eight elements, from any of them on.
 const ALIGNMENT_BYTES: u32 = 16;
@@ -33,9 +33,9 @@ pub(crate) struct ProductShape {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// Whether A is (k, m), and is transposed.
+    /// A is (k, m), and is transposed.
     pub(crate) a_is_transposed: bool,
-    /// Whether B is (n, k), and is transposed.
+    /// B is (n, k), and is transposed.
     pub(crate) b_is_transposed: bool,
     /// Elements from a column of A to the next.
     pub(crate) a_stride: usize,
@@ -49,7 +49,7 @@ pub(crate) struct ProductShape {
     pub(crate) product: cudaDataType,
 }
 
-/// What is done with the sums before they are written.
+/// Operation on the sums before they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Epilogue {
     /// Nothing.
@@ -63,7 +63,7 @@ pub(crate) enum Epilogue {
 }
 
 impl Epilogue {
-    /// What is left where GELU and its slope are a kernel's.
+    /// Returns the rest of the epilogue where a kernel computes GELU and its slope.
     pub(crate) fn without_gelu(self) -> Self {
         match self {
             Self::GeluBias => Self::Bias,
@@ -83,7 +83,7 @@ pub(crate) struct Operands {
     pub(crate) d: u64,
     /// The bias (m).
     pub(crate) bias: u64,
-    /// What is before GELU (m, n), laid out as D.
+    /// Input of GELU (m, n), laid out as D.
     pub(crate) before_gelu: u64,
 }
 
@@ -125,7 +125,7 @@ impl Product {
     /// Chooses the algorithm: the first that the library offers.
     ///
     /// # Errors
-    /// When it offers none.
+    /// Fails if it offers none.
     pub(crate) fn new(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Error> {
         Self::plan(blas, shape, epilogue)
             .map_err(|error| failed(&format!("planning {shape:?} with {epilogue:?}"), error))
@@ -236,7 +236,7 @@ fn operation(shape: &ProductShape, epilogue: Epilogue) -> Result<Operation, Cubl
     Ok(operation)
 }
 
-/// What an algorithm may use. Parts of a sum are added in f32: the library's other ways to add them
+/// Limits of an algorithm. Parts of a sum are added in f32: the library's other ways to add them
 /// round each part to the type of the product.
 fn preference(workspace_bytes: usize) -> Result<Preference, CublasError> {
     let preference = Preference::new()?;

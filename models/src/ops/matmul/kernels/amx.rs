@@ -48,7 +48,7 @@ pub(super) fn pairs() -> Option<Kernel<f32>> {
     })
 }
 
-/// Whether this processor multiplies tiles of bf16 and Linux lets this process use them.
+/// Returns whether this processor multiplies tiles of bf16 and Linux lets this process use them.
 pub(super) fn is_available() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
@@ -114,7 +114,7 @@ thread_local! {
 /// long as many tiles.
 ///
 /// # Safety
-/// [`is_available`] must have said so.
+/// [`is_available`] must have returned true.
 #[inline(always)]
 unsafe fn configure(rows: usize, steps: usize) {
     if CONFIGURED.replace((rows, steps)) != (rows, steps) {
@@ -151,7 +151,7 @@ fn release() {
 /// Multiplies and writes or adds one tile; the packed elements of a row are contiguous.
 ///
 /// # Safety
-/// As [`Kernel::multiply`], and [`is_available`] must have said so.
+/// See [`Kernel::multiply`]; [`is_available`] must have returned true.
 unsafe fn multiply(target: Target<f32>, shape: TileShape, left: Left<f32>, right: *const f32) {
     debug_assert_eq!(left.step_bytes, PAIR_BYTES, "pairs of a row are contiguous");
     // SAFETY: as this function.
@@ -164,7 +164,7 @@ unsafe fn multiply(target: Target<f32>, shape: TileShape, left: Left<f32>, right
 }
 
 /// # Safety
-/// As [`multiply`], for this number of vectors.
+/// See [`multiply`], for this number of vectors.
 #[inline(always)]
 unsafe fn multiply_vectors<const VECTORS: usize>(
     target: Target<f32>,
@@ -175,7 +175,7 @@ unsafe fn multiply_vectors<const VECTORS: usize>(
     let TileShape { rows, steps, .. } = shape;
     let whole_registers = steps / SIDE;
     let rest = steps % SIDE;
-    // SAFETY: whole registers of each row's pairs, then the others, each configured before.
+    // SAFETY: whole registers of each row's pairs, then the rest, each configured before.
     unsafe {
         if whole_registers > 0 {
             configure(rows, SIDE);
@@ -201,7 +201,7 @@ unsafe fn multiply_vectors<const VECTORS: usize>(
 /// those of the sums of the tile before, have reached the cache.
 ///
 /// # Safety
-/// As [`multiply`].
+/// See [`multiply`].
 #[inline(always)]
 unsafe fn tile<const VECTORS: usize>(
     target: Target<f32>,
@@ -267,7 +267,7 @@ unsafe fn tile<const VECTORS: usize>(
     }
 }
 
-/// Whether this thread's registers are released, as the processor reports.
+/// Returns whether this thread's registers are released, as the processor reports.
 #[cfg(test)]
 pub(super) fn is_released() -> bool {
     let mut configuration = Configuration::new(1, 1);

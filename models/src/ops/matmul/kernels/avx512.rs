@@ -2,8 +2,7 @@
 //!
 //! Each step multiplies a column of up to 6 packed elements of A, broadcast one by one, by a row of
 //! up to 4 vectors of B: 24 accumulators, 4 vectors and a broadcast take 29 of the 32 registers,
-//! and
-//! 24 multiplications need 10 loads.
+//! and 24 multiplications need 10 loads.
 
 #![allow(unsafe_code)]
 
@@ -56,7 +55,7 @@ fn add_pairs(sums: __m512, left: __m512, right: __m512) -> __m512 {
 macro_rules! micro_kernel {
     ($name:ident, $features:literal, $tile:ident, $add_products:ident) => {
         /// # Safety
-        /// As [`Kernel::multiply`], and the processor must have the features.
+        /// See [`Kernel::multiply`]; the processor must have the features.
         unsafe fn $name(target: Target<f32>, shape: TileShape, left: Left<f32>, right: *const f32) {
             type Tile = unsafe fn(Target<f32>, usize, Left<f32>, *const f32);
             /// By the number of rows and of vectors, both less one.
@@ -73,7 +72,7 @@ macro_rules! micro_kernel {
         }
 
         /// # Safety
-        /// As the micro-kernel, for this shape.
+        /// See the micro-kernel, for this shape.
         #[target_feature(enable = $features)]
         unsafe fn $tile<const ROWS: usize, const VECTORS: usize>(
             target: Target<f32>,

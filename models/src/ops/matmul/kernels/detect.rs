@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(best::<f32>().name, singles()[0].name);
         assert_eq!(best::<f64>().name, singles()[0].name, "one set for both elements");
         assert_eq!(best::<bf16>().name, pairs().first().unwrap_or(&singles()[0]).name);
-        // The lanes are what the driver relies on; the name must not say anything else.
+        // The driver relies on the lanes; the name must agree.
         for kernel in pairs().iter().chain(singles()) {
             let expected = match kernel.name {
                 "amx_bf16" | "avx512bf16" => (16, 2),

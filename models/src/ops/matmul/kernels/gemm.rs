@@ -16,7 +16,7 @@ macro_rules! kernel {
         static FUNCTIONS: [[MicroKernelFn<$float>; NR]; MR_DIV_N] = UKR;
 
         /// # Safety
-        /// As [`Kernel::multiply`].
+        /// See [`Kernel::multiply`].
         unsafe fn multiply(
             target: Target<$float>,
             shape: TileShape,
@@ -66,7 +66,7 @@ pub(super) fn double() -> Kernel<f64> {
 /// our rows.
 ///
 /// # Safety
-/// As [`Kernel::multiply`], for a function of this shape that the processor has.
+/// See [`Kernel::multiply`], for a function of this shape that the processor has.
 unsafe fn call<W: Float, const LANES: usize>(
     function: MicroKernelFn<W>,
     target: Target<W>,

@@ -1,7 +1,7 @@
-//! Micro-kernels of every instruction set, and which of them this processor has.
+//! Micro-kernels of every instruction set, and the selection of those that this processor has.
 //!
-//! Those for AVX-512 (f32 and bf16) and AMX (bf16) are our own; all others are those of the `gemm`
-//! crate.
+//! The kernels for AVX-512 (f32 and bf16) and AMX (bf16) are our own; all others are from the
+//! `gemm` crate.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -14,7 +14,7 @@ pub(in crate::ops) use detect::{best, full_speed};
 #[cfg(test)]
 pub(in crate::ops) use detect::{double, pairs, singles};
 
-/// Whether this thread has released the registers that a kernel configures.
+/// Returns whether this thread has released the registers that a kernel configures.
 #[cfg(test)]
 pub(in crate::ops) fn is_released() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// What forward does with a sum before it is rounded once and stored.
+/// Operation of forward on a sum before it is rounded once and stored.
 #[derive(Debug)]
 pub enum Epilogue<'a, E> {
     /// Y = X W^T + b.
@@ -56,20 +56,20 @@ pub enum Epilogue<'a, E> {
     Gelu(&'a mut [E]),
 }
 
-/// Whether sums over the rows of a batch replace or accumulate.
+/// Replaces or accumulates sums over the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sums {
-    /// They replace what is there.
+    /// Replaces the destination.
     Write,
-    /// They are added to it.
+    /// Adds to the destination.
     Add,
 }
 
-/// Y = X W^T + b, and what the epilogue says: writes `y` (N, O) from `x` (N, I), `weight` (O, I)
-/// and `bias` (O).
+/// Computes Y = X W^T + b with the epilogue: writes `y` (N, O) from `x` (N, I), `weight` (O, I) and
+/// `bias` (O).
 ///
 /// # Panics
-/// When a slice is shorter or longer than its shape.
+/// Panics if a slice is shorter or longer than its shape.
 pub fn forward<E: Element>(
     y: &mut [E],
     x: &[E],
@@ -111,12 +111,12 @@ pub fn forward<E: Element>(
 
 /// dX = dY W: writes `dx` (N, I) from `dy` (N, O) and `weight` (O, I).
 ///
-/// Where the layer's input was gelu(U), `before` is U (N, I): `dx` is the gradient of U then, and
+/// If the layer's input was gelu(U), `before` is U (N, I): `dx` is then the gradient of U, and
 /// gelu(U), as forward wrote it, replaces U. One exponential gives both, so that forward need not
 /// keep it.
 ///
 /// # Panics
-/// When a slice is shorter or longer than its shape.
+/// Panics if a slice is shorter or longer than its shape.
 pub fn backward_input<E: Element>(
     dx: &mut [E],
     dy: &[E],
@@ -148,7 +148,7 @@ pub fn backward_input<E: Element>(
 /// dW = dY^T X or dW += dY^T X: `dweight` (O, I) from `dy` (N, O) and `x` (N, I).
 ///
 /// # Panics
-/// When a slice is shorter or longer than its shape.
+/// Panics if a slice is shorter or longer than its shape.
 pub fn backward_weight<E: Element>(
     dweight: &mut [E::Wide],
     dy: &[E],
@@ -177,7 +177,7 @@ pub fn backward_weight<E: Element>(
 /// db = or += the column sums of dY: `dbias` (O) from `dy` (N, O).
 ///
 /// # Panics
-/// When `dy` is not a whole number of rows.
+/// Panics if `dy` is not a whole number of rows.
 pub fn backward_bias<E: Element>(dbias: &mut [E::Wide], dy: &[E], sums: Sums) {
     let outputs = dbias.len();
     assert!(dy.len().is_multiple_of(outputs), "dY (N, O) with O = {outputs}");

@@ -40,7 +40,7 @@ pub(super) unsafe fn gather_by_step<E: Element, const PAIRS: bool>(
 /// Packs rows of pairs so that the pairs of each row follow each other, in whole blocks.
 ///
 /// # Safety
-/// As [`gather_by_step`].
+/// See [`gather_by_step`].
 #[inline(always)]
 pub(super) unsafe fn gather_by_row<E: Element>(
     packed: &mut [E::Wide],
@@ -51,7 +51,7 @@ pub(super) unsafe fn gather_by_row<E: Element>(
     let steps = depth.div_ceil(2);
     let stride = gathered_row_steps(steps);
     let packed = &mut packed[..rows.next_multiple_of(SIDE) * stride];
-    // What a shorter last block leaves of the one before becomes elements that nobody reads.
+    // Leftovers of a previous block behind a shorter last block become elements that nobody reads.
     let mut block = [[E::Wide::default(); GATHER_ROWS]; SIDE];
     for first in (0..steps).step_by(SIDE) {
         let source = source.offset(0, 2 * first);

@@ -9,9 +9,9 @@ use crate::ops::{Element, simd};
 
 /// Packs `rows` x `depth` of the left operand.
 ///
-/// Where k is contiguous, or the kernel needs it, so are the packed elements of each row. Else
-/// those of each step are, [`GATHER_ROWS`] apart: what the kernels then read, a few elements of
-/// every step, is in the second-level cache.
+/// The packed elements of each row are contiguous where k is, or where the kernel needs it.
+/// Otherwise those of each step are, [`GATHER_ROWS`] apart: the kernels then read a few elements of
+/// every step, which are in the second-level cache.
 ///
 /// # Safety
 /// `source` must be readable over `rows` rows and `depth` columns; one stride must be 1.

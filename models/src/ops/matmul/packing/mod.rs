@@ -1,7 +1,7 @@
 //! Operands copied into the order in which the micro-kernels read them.
 //!
-//! A packed element is as large as a wide element. It holds one element, widened, or where the
-//! kernel takes pairs two that follow each other along k; behind an odd k comes a zero.
+//! A packed element is as large as a wide element. It holds one element, widened, or, where the
+//! kernel takes pairs, two that follow each other along k; a zero follows an odd k.
 
 mod gather;
 mod left;

@@ -36,10 +36,10 @@ pub(in crate::ops) unsafe fn pack_right<E: Element>(
     unsafe { pack_right_padded(packed, source, depth, columns, columns, kernel) }
 }
 
-/// The same, padded with columns of zeros to `padded_columns`.
+/// Packs panels like [`pack_right`], padded with columns of zeros to `padded_columns`.
 ///
 /// # Safety
-/// As [`pack_right`].
+/// See [`pack_right`].
 pub(in crate::ops) unsafe fn pack_right_padded<E: Element>(
     packed: &mut [E::Wide],
     source: Strided<E>,
@@ -137,7 +137,7 @@ unsafe fn pack_columns<E: Element, const PAIRS: bool>(
             for lane in column..(column + SIDE).min(padded_columns) {
                 let element = |k: usize| {
                     let is_inside = lane < columns && k < depth;
-                    // SAFETY: within the operand where it says so.
+                    // SAFETY: `is_inside` guarantees an element within the operand.
                     if is_inside { unsafe { *source.at(k, lane) } } else { E::ZERO }
                 };
                 let k = step * k_group;

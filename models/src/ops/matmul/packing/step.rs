@@ -1,4 +1,4 @@
-//! The packed elements of one step along k, out of the rows that they are made of.
+//! The packed elements of one step along k, from the rows that hold them.
 
 #![allow(unsafe_code)]
 

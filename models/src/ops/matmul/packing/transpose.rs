@@ -46,7 +46,7 @@ pub(in crate::ops) unsafe fn transpose_block<W: Float>(
 }
 
 /// # Safety
-/// As [`transpose_block`].
+/// See [`transpose_block`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_avx512(

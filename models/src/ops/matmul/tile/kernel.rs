@@ -33,13 +33,13 @@ pub(in crate::ops) struct Kernel<W: 'static> {
     /// Steps whose packed elements of a row of A are loaded together. Where they are several, those
     /// of a row must be contiguous.
     pub(in crate::ops) step_group: usize,
-    /// Longest slice of k that is multiplied at once, in steps: rows of A over longer ones leave
+    /// Longest slice of k that is multiplied at once, in steps: rows of A over longer slices leave
     /// the first-level cache before the next panel needs them.
     pub(in crate::ops) slice_steps: usize,
     /// Longest block of k that is packed at once, in steps: one slice or several.
     pub(in crate::ops) block_steps: usize,
-    /// Whether sums over a range of k are faster buffered in tiles than added to C for each range:
-    /// rows of C are pages apart.
+    /// Sums over a range of k are faster buffered in tiles than added to C for each range: rows of
+    /// C are pages apart.
     pub(in crate::ops) buffers_sums: bool,
     /// The code.
     pub(in crate::ops) micro_kernel: MicroKernel<W>,
@@ -77,7 +77,8 @@ impl<W: Float> Kernel<W> {
         }
     }
 
-    /// Whether a packed element is a pair of narrow elements that follow each other along k.
+    /// Returns whether a packed element is a pair of narrow elements that follow each other along
+    /// k.
     pub(in crate::ops) fn takes_pairs(&self) -> bool {
         self.k_group == 2
     }
@@ -92,14 +93,14 @@ impl<W: Float> Kernel<W> {
         k.div_ceil(self.k_group)
     }
 
-    /// Whether the micro-kernel can read A in place where its rows of `k` elements are contiguous:
-    /// its elements already form packed ones.
+    /// Returns whether the micro-kernel can read A in place where its rows of `k` elements are
+    /// contiguous: its elements already form packed elements.
     pub(in crate::ops) fn reads_in_place<E: Element<Wide = W>>(&self, k: usize) -> bool {
         self.k_group * size_of::<E>() == size_of::<W>() && k.is_multiple_of(self.k_group)
     }
 
-    /// Whether the left operand's packed elements of a row must be contiguous; else those of a step
-    /// may be.
+    /// Returns whether the left operand's packed elements of a row must be contiguous; otherwise
+    /// those of a step may be.
     pub(in crate::ops) fn needs_contiguous_rows(&self) -> bool {
         self.step_group > 1
     }

@@ -1,5 +1,5 @@
-//! What a micro-kernel computes and what it reads: the layer that packing, blocking and the kernels
-//! of each instruction set share.
+//! Interface of micro-kernels, with their operands: the layer that packing, blocking and the
+//! kernels of each instruction set share.
 //!
 //! In C (m, n) = A (m, k) B (k, n) a *tile* is a part of C that is summed in registers, from a few
 //! rows of A and a *panel* of B, a few vectors wide. Each *step* along k multiplies a column of A's

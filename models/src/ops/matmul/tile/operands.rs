@@ -16,9 +16,9 @@ pub(in crate::ops) struct TileShape {
 pub(in crate::ops) struct Target<W> {
     /// First element.
     pub(in crate::ops) start: *mut W,
-    /// From one row to the next, in elements.
+    /// Distance of rows, in elements.
     pub(in crate::ops) row_stride: usize,
-    /// Whether the sums are added to what is there.
+    /// Adds the sums to the elements that are there.
     pub(in crate::ops) accumulate: bool,
 }
 
@@ -27,14 +27,14 @@ pub(in crate::ops) struct Target<W> {
 pub(in crate::ops) struct Left<W> {
     /// The first packed element; need not be aligned.
     pub(in crate::ops) start: *const W,
-    /// From one row to the next.
+    /// Distance of rows, in bytes.
     pub(in crate::ops) row_bytes: usize,
-    /// From one step to the next.
+    /// Distance of steps, in bytes.
     pub(in crate::ops) step_bytes: usize,
 }
 
 impl<W> Left<W> {
-    /// The same operand from a row and a step on.
+    /// Returns the operand from a row and a step on.
     #[inline(always)]
     pub(in crate::ops) fn offset(self, rows: usize, steps: usize) -> Self {
         let bytes = rows * self.row_bytes + steps * self.step_bytes;

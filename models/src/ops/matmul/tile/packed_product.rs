@@ -19,7 +19,7 @@ pub(in crate::ops) struct PackedProduct<W> {
     pub(in crate::ops) left: Left<W>,
     /// The right operand in panels.
     pub(in crate::ops) right: *const W,
-    /// Where sums go; its rows hold whole vectors.
+    /// Destination of the sums; its rows hold whole vectors.
     pub(in crate::ops) target: Target<W>,
 }
 

@@ -5,9 +5,9 @@
 pub(in crate::ops) struct Strided<T> {
     /// Element (0, 0).
     pub(in crate::ops) start: *const T,
-    /// From one row to the next.
+    /// Distance of rows, in elements.
     pub(in crate::ops) row_stride: usize,
-    /// From one column to the next.
+    /// Distance of columns, in elements.
     pub(in crate::ops) column_stride: usize,
 }
 
@@ -41,7 +41,7 @@ impl<T: Copy> Strided<T> {
         Self { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
     }
 
-    /// Whether the elements of each row are contiguous.
+    /// Returns whether the elements of each row are contiguous.
     pub(in crate::ops) fn has_contiguous_rows(self) -> bool {
         self.column_stride == 1
     }

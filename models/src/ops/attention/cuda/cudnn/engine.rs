@@ -1,13 +1,13 @@
-//! Which engine computes the gradient: one that adds in a fixed order.
+//! Choice of the engine that computes the gradient: one that adds in a fixed order.
 //!
 //! cuDNN marks no engine of this operation as nondeterministic, not even those that add to dq
-//! atomically, so the choice cannot be left to its heuristic. NVIDIA's cudnn-frontend 1.32 says
-//! what is deterministic for its own graphs
+//! atomically, so the choice cannot be left to its heuristic. NVIDIA's cudnn-frontend 1.32
+//! documents the deterministic choices for its own graphs
 //! (`include/cudnn_frontend/node/scaled_dot_product_flash_attention.h`): Blackwell's engine with
 //! `STAGES = 2`, Hopper's with `STAGES = 4`, which orders the sums of dq, and before Hopper the
 //! graph that keeps the gradients of scores and multiplies them by k. Engines of the single
 //! operation that is used here have other numbers; with cuDNN 9.28.1 they take the same tiles and
-//! stages and ask for the same bytes of workspace.
+//! stages and need the same bytes of workspace.
 
 use device::cuda::ComputeCapability;
 use device::cuda::cudnn::Knob;

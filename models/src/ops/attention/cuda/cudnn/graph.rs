@@ -9,7 +9,7 @@ use super::part::Part;
 use super::plan::Target;
 use crate::ops::attention::Shape;
 
-/// What identifies each tensor when a plan is executed.
+/// Unique ids of the tensors of a plan.
 pub(super) mod unique_id {
     pub(crate) const QUERY: i64 = 1;
     pub(crate) const KEY: i64 = 2;
@@ -30,7 +30,7 @@ pub(super) mod unique_id {
 /// Addresses are multiples of so many bytes, where rows are.
 const ALIGNMENT_BYTES: usize = 16;
 
-/// Where a tensor is.
+/// Storage of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Storage {
     Device,
@@ -96,7 +96,7 @@ impl Graphs<'_> {
         target.in_graph(self.operation(Kind::OPERATION_GRAPH)?, operation)
     }
 
-    /// What is done to scores before the softmax: those of keys after the query are replaced.
+    /// Mask of scores before the softmax: replaces those of keys after the query.
     fn causal_mask(&self) -> Result<Descriptor, Refusal> {
         let mask = self
             .operation(Kind::DIAGONAL_BAND_MASK)?
@@ -119,7 +119,7 @@ impl Graphs<'_> {
         self.columns(unique_id, self.part.heads(self.shape), self.shape.qkv_width())
     }
 
-    /// The same for keys or values.
+    /// Columns of (B, T, (H + 2 K) D), one for each key head of the part: keys or values.
     fn key(&self, unique_id: i64) -> Result<Descriptor, Refusal> {
         self.columns(unique_id, self.part.key_value_heads, self.shape.qkv_width())
     }

@@ -1,8 +1,8 @@
 //! Attention by cuDNN, in bf16: a plan for forward and one for backward, made once.
 //!
-//! `graph.rs` says what is computed, `engine.rs` which engine computes the gradient, `plan.rs`
-//! makes plans of both within a workspace whose size `workspace.rs` tells, and `part.rs` divides
-//! an attention whose gradient needs more.
+//! `graph.rs` defines the computation, `engine.rs` chooses the engine of the gradient, `plan.rs`
+//! makes plans of both within a workspace of the size that `workspace.rs` computes, and `part.rs`
+//! divides an attention whose gradient needs more.
 #![allow(unsafe_code)] // executes plans
 
 mod engine;
@@ -33,7 +33,7 @@ pub(crate) struct Cudnn {
     handle: Handle,
     workspace: DeviceBuffer<u8>,
     shape: Shape,
-    /// What is read from the host: 1 / sqrt(D), and the score of a key after the query.
+    /// Read from the host: 1 / sqrt(D), and the score of a key after the query.
     scale: f32,
     masked_score: f32,
 }
@@ -67,7 +67,7 @@ impl Cudnn {
     /// Plans both passes within a workspace, which should have [`workspace_bytes`] bytes.
     ///
     /// # Errors
-    /// When cuDNN is missing, or has no plan for this shape and device.
+    /// Fails if cuDNN is missing, or has no plan for this shape and device.
     pub(crate) fn new(
         device: &Cuda,
         shape: Shape,
@@ -153,7 +153,7 @@ impl Cudnn {
             .with(unique_id::STATS, at(forward.log_sums, start.stats))
     }
 
-    /// Those that are read from the host.
+    /// Numbers that are read from the host.
     fn numbers(&self) -> Tensors {
         let address = |number: &f32| std::ptr::from_ref(number).expose_provenance() as u64;
         Tensors::default()

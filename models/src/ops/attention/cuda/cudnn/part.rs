@@ -12,7 +12,7 @@ pub(super) struct Part {
     pub(super) key_value_heads: usize,
 }
 
-/// Where a part starts, in elements from the start of each tensor.
+/// Start of a part, in elements from the start of each tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Start {
     /// In (B, T, (H + 2 K) D).
@@ -26,7 +26,7 @@ pub(super) struct Start {
 }
 
 impl Part {
-    /// All of it.
+    /// The whole attention.
     pub(super) fn whole(shape: &Shape) -> Self {
         Self { sequences: shape.sequences, key_value_heads: shape.key_value_heads }
     }
@@ -47,7 +47,7 @@ impl Part {
         self.key_value_heads * shape.group()
     }
 
-    /// Where each part starts.
+    /// Starts of all parts.
     pub(super) fn starts(self, shape: Shape) -> impl Iterator<Item = Start> {
         let sequences = (0..shape.sequences).step_by(self.sequences);
         let heads = move || (0..shape.key_value_heads).step_by(self.key_value_heads);

@@ -1,4 +1,4 @@
-//! Plans: a graph with the engine that computes it and the workspace that needs.
+//! Plans: a graph with the engine that computes it and the workspace that this needs.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use super::graph::Graphs;
 use super::part::Part;
 use crate::ops::attention::Shape;
 
-/// Engines that the heuristic is asked for.
+/// Most engines that the heuristic returns.
 const ENGINES_MAX: usize = 16;
 
-/// What plans are made for.
+/// Target of plans: library and device.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) cudnn: Cudnn,
@@ -26,9 +26,9 @@ pub(super) struct Target {
 /// A device.
 #[derive(Debug)]
 pub(super) enum TargetDevice {
-    /// One that is there: its plans can be executed.
+    /// A present device: its plans can be executed.
     Present(Handle),
-    /// Its properties alone.
+    /// Properties of an absent device.
     #[cfg_attr(not(test), expect(dead_code, reason = "the gate makes plans without a device"))]
     Described(Descriptor),
 }
@@ -37,11 +37,11 @@ pub(super) enum TargetDevice {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) descriptor: Descriptor,
-    /// What an execution computes.
+    /// Part of the attention that an execution computes.
     pub(super) part: Part,
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Debug)]
 enum Reason {
     Refused(Refusal),
@@ -66,7 +66,7 @@ impl Target {
         }
     }
 
-    /// A descriptor of engines, told of a device that is not there.
+    /// Adds the properties of an absent device to a descriptor of engines.
     fn with_properties(&self, builder: Builder, at: Attribute) -> Result<Builder, Refusal> {
         match &self.device {
             TargetDevice::Present(_) => Ok(builder),

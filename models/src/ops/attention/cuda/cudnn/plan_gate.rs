@@ -3,7 +3,7 @@
 //! cuDNN makes plans from the properties of a device.
 //!
 //! `make test-cudnn-plans` runs this. A test starts this executable again, so that the libraries of
-//! the wheels and what stands in for the driver are found.
+//! the wheels and the stand-in for the driver are found.
 
 mod devices;
 mod libraries;
@@ -19,12 +19,12 @@ use super::workspace_bytes;
 use crate::ops::attention::Shape;
 use crate::{Workload, presets};
 
-/// Tells a process of this executable that it is to plan.
+/// Set in a process of this executable that makes plans.
 const GATE: &str = "YARDSTICK_TEST_CUDNN_GATE";
-/// Within the module's tests.
+/// Path of the test in the crate.
 const PLANS: &str = "ops::attention::cuda::cudnn::plan_gate::plans_of_this_process";
 
-/// Not a test by itself: what a process that finds the libraries does.
+/// Body of a process that finds the libraries; not a test by itself.
 #[test]
 fn plans_of_this_process() {
     if std::env::var_os(GATE).is_some() {
@@ -111,7 +111,7 @@ fn check_refusal(target: &Target, shape: &Shape) {
 /// `CUDNN_KNOB_TYPE_STAGES`.
 const STAGES: i64 = 14;
 
-/// What cuDNN says about a plan.
+/// cuDNN's description of a plan.
 #[derive(Debug)]
 #[expect(dead_code, reason = "what is only printed")]
 struct Described {

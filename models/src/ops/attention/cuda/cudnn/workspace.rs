@@ -1,4 +1,4 @@
-//! How much memory plans may use: a function of the shape alone, so that it can be planned without
+//! Size of the workspace of plans: a function of the shape alone, so that it can be planned without
 //! a device.
 
 use crate::ops::attention::Shape;
@@ -7,7 +7,7 @@ use crate::ops::attention::Shape;
 const TILE_TOKENS: usize = 128;
 /// Counters and alignment.
 const SLACK_BYTES: usize = 1 << 20;
-/// What is worth its memory on any GPU: dividing a small attention into parts would leave
+/// Size that is worth its memory on any GPU: dividing a small attention into parts would leave
 /// multiprocessors idle.
 const SMALL_BYTES: usize = 64 << 20;
 
@@ -32,7 +32,7 @@ fn scores_of_a_group(shape: &Shape) -> usize {
     rows * (2 * padded_tokens(shape) + bytes_of_shared_heads(shape) + 8) + SLACK_BYTES
 }
 
-/// Of a row: dk and dv.
+/// Bytes of dk and dv for a row, where heads share keys.
 fn bytes_of_shared_heads(shape: &Shape) -> usize {
     if shape.group() > 1 { 4 * shape.head_width } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! The memory that products take is what a plan counts.
+//! The plan counts exactly the memory that products take.
 
 use device::Allocator;
 use half::bf16;

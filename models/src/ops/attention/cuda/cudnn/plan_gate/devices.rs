@@ -1,4 +1,4 @@
-//! Properties of devices that are not there, as cuDNN takes them.
+//! Properties of absent devices, as cuDNN takes them.
 
 use device::cuda::ComputeCapability;
 use device::cuda::cudnn::{Attribute, Builder, Cudnn, Kind};
@@ -25,7 +25,7 @@ impl Architecture {
     }
 }
 
-/// What NVIDIA publishes of a device, as far as devices differ.
+/// Published properties of an NVIDIA device, as far as devices differ.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) architecture: Architecture,

@@ -1,4 +1,4 @@
-//! Where cuDNN is, and what stands in for the libraries that it opens beside it.
+//! Location of cuDNN, and stand-ins for the libraries that it opens.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
