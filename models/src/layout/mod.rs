@@ -2,8 +2,8 @@
 //!
 //! Tensors are ordered as their gradients become ready in backward: an untied head, final norm,
 //! blocks from last to first, embeddings. A segment is the tensors that become ready together;
-//! every tensor starts at a multiple of [`ALIGN`] elements. What is between tensors is zero: weights,
-//! gradients and moments.
+//! every tensor starts at a multiple of [`ALIGN`] elements. Padding between tensors is zero in all of
+//! them.
 
 mod build;
 
