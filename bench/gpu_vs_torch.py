@@ -272,8 +272,8 @@ def main():
     options = arguments()
     sys.stdout.reconfigure(line_buffering=True)  # what is known is told at once, also to a file
     version = our_version(options.yardstick)
-    print(f"{version}; {options.steps} steps a round after {WARM_UP}, {options.rounds} rounds in turn; "
-          "checkpoints off, telemetry on")
+    print(f"{version}; {options.steps} steps a round after {WARM_UP}, {options.rounds} rounds in "
+          "turn; checkpoints off, telemetry on")
     if options.tiny:
         print("A tiny model, to check this script: no figure below means anything.")
     rows = [row for row in (TINY if options.tiny else ROWS) if options.row in (None, row.name)]

@@ -48,7 +48,10 @@ note_throughput() {
 against_torch() {
     local log=$work/$current.table code=0 ratio python=${PYTHON:-python3}
     has_torch "$python" || skip "no PyTorch that computes on this device, by $python"
-    local micro=${torch_micro[$1]-}
+    local micro=${torch_micro[$1]-} memory
+    note_devices
+    memory=$(json "$work/devices.json" cuda.devices.0.memory_bytes)
+    [ "${memory:-0}" -ge 80000000000 ] || micro=''
     LD_LIBRARY_PATH=$own_library_path timed "$ROW_LIMIT" "$python" "$(torch_benchmark)" \
         --row "$1" --yardstick "$yardstick" --device "$torch_device" "${torch[@]}" \
         ${micro:+--torch-micro "$micro" --our-micro "$micro"} \

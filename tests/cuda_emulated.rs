@@ -23,8 +23,9 @@ const SMALL: [&str; 6] = [
     "batch.global_sequences=2",
 ];
 
-/// Steps over which losses are compared.
-const STEPS: &str = "50";
+/// Steps over which losses are compared. After 40 of so few tokens single losses in bf16 and f32
+/// differ by more than the bound, on the processor as well.
+const STEPS: &str = "40";
 
 /// Largest relative difference of the loss of any step from that of the processor in f32.
 const F32_BOUND: f64 = 1e-4;
@@ -75,8 +76,7 @@ fn llama_smoke_has_the_losses_of_the_processor() {
     assert_losses_agree("llama-smoke");
 }
 
-/// Steps over which losses are compared where heads are 64 wide. After 40 of so few tokens those in
-/// bf16 and f32 differ by more than the bound, on the processor as well.
+/// The same where heads are 64 wide.
 const WIDE_STEPS: &str = "30";
 
 /// Heads of 64, alone and two that share a key.

@@ -96,7 +96,7 @@ pub trait Model: Send + std::fmt::Debug {
     /// Adds the sum over all B x T targets of the cross-entropy in nats to `loss`, one element on
     /// the engine's device, and hands the gradient of `scale` times that sum to the sink: it
     /// replaces every tensor's ([`Sums::Write`], in the first micro-batch of a step, regardless of
-    /// old values) or is added to it. Padding between tensors stays as it is.
+    /// old values) or is added to it. Padding between tensors stays as it is, or becomes zero.
     ///
     /// On a device other than the host the work is only started when this returns, in the order of
     /// the device's stream.

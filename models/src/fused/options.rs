@@ -34,7 +34,7 @@ pub struct Options {
     pub on_cuda: bool,
     /// What computes attention there.
     pub attention: AttentionBackend,
-    /// Most bytes of logits that exist at one time.
+    /// Most bytes of logits that exist at one time, without padding of their rows.
     pub logits_bytes: usize,
 }
 

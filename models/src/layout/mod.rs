@@ -2,8 +2,7 @@
 //!
 //! Tensors are ordered as their gradients become ready in backward: an untied head, final norm,
 //! blocks from last to first, embeddings. A segment is the tensors that become ready together;
-//! every tensor starts at a multiple of [`ALIGN`] elements. Padding between tensors is zero in
-//! weights, gradients and moments.
+//! every tensor starts at a multiple of [`ALIGN`] elements. Padding between tensors is zero.
 
 mod build;
 

@@ -1,6 +1,6 @@
-// What LayerNorm and RMSNorm share: y = h w, plus b in LayerNorm, with h = (x - mean) inverse, where
-// RMSNorm has no mean. A warp computes a row. Rows are read from memory once; forward reads
-// them again from the cache.
+// What LayerNorm and RMSNorm share: y = h w, plus b in LayerNorm, with h = (x - mean) inverse,
+// where RMSNorm has no mean. Forward computes a row by a warp, and reads it from memory once, then
+// from the cache; backward computes some rows by a block, and keeps them in registers.
 //
 // A `Norm` is a type with
 //   HAS_BIAS           whether there is a b

@@ -401,8 +401,8 @@ EXPORT_KERNEL(flash_forward)
 // ---- Backward of the queries ----
 
 // A block computes 128 queries, a warp 32 of them, against 64 keys at a time (D = 64) or 32
-// (D = 128), of which there are two tiles: one is copied while the other is used. Two blocks with 64
-// keys do not fit into a multiprocessor with 100 KiB of shared memory.
+// (D = 128), of which there are two tiles: one is copied while the other is used. Two blocks with
+// 64 keys do not fit into a multiprocessor with 100 KiB of shared memory.
 #if defined(__CUDA_ARCH__)
 constexpr bool HAS_LITTLE_SHARED_MEMORY =
     __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200;

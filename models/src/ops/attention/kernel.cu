@@ -1,6 +1,6 @@
 // Plain causal attention with grouped queries, for any T and any even D up to 256: one warp
-// computes one row. Scores exist only for 32 keys or queries at a time, one for each lane; for the
-// products with them each lane has some columns of the row.
+// computes one row, or the deltas of a few. Scores exist only for 32 keys or queries at a time, one
+// for each lane; for the products with them each lane has some columns of the row.
 //
 // A D that is no multiple of a pack is compiled with PAIR_ACCESS: its rows do not start at
 // multiples of 16 bytes, but at pairs of elements.

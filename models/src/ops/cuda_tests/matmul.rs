@@ -13,7 +13,8 @@ const SHAPES: [Shape; 2] =
     [Shape { rows: 1, inputs: 8, outputs: 16 }, Shape { rows: 37, inputs: 136, outputs: 72 }];
 
 const NARROW: Bound = Bound::rounded_once(5e-6);
-/// The library's GELU and its slope are approximate in bf16: an H100 exceeded one rounding by a tenth.
+/// The library's GELU and its slope are approximate in bf16: an H100 exceeded one rounding by a
+/// tenth.
 const WITH_GELU: Bound = Bound { bf16: 6e-3, ..NARROW };
 const WIDE: Bound = Bound::wide(5e-6);
 

@@ -1,4 +1,4 @@
-//! Both norms: forward, forward again from statistics, and backward with the sums over rows.
+//! Both norms: forward, and backward with the sums over rows.
 
 use device::Allocator;
 use device::cuda::{Cuda, Error};

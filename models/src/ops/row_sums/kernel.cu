@@ -45,8 +45,8 @@ EXPORT_KERNEL(column_partials)
 
 constexpr int SUM_WARPS = 16;
 
-// Writes to sums (width), or adds to them, the rows of partials (parts, width). A warp adds up every
-// 16th of them in 32 columns; then these 16 sums are added in their order.
+// Writes to sums (width), or adds to them, the rows of partials (parts, width). A warp adds up
+// every 16th of them in 32 columns; then these 16 sums are added in their order.
 //
 // Grid: ceil(width / 32). Block: 512.
 KERNEL void __launch_bounds__(SUM_WARPS* WARP)

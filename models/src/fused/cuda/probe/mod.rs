@@ -179,6 +179,7 @@ impl<E: CudaElement> Operations<E> {
         randomize(device, weights.view_mut())?;
         randomize(device, gradients.view_mut())?;
         randomize(device, saved.streams.view_mut())?;
+        randomize(device, saved.normed2.view_mut())?;
         randomize(device, saved.expanded.view_mut())?;
         randomize(device, scratch.normed.view_mut())?;
         randomize(device, scratch.branch.view_mut())?;
