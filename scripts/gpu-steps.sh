@@ -48,8 +48,8 @@ step() {
 
 # Sets what differs between a GPU and the emulated device, which computes slowly.
 choose_settings() {
-    smoke=() gpt2=() parity_steps=50 resume_steps=20 micro_batches=(64 32 16 8) timing=(--micro-batch 32)
-    torch=(--rounds 2)
+    smoke=() gpt2=() parity_steps=50 resume_steps=20
+    micro_batches=(64 32 16 8) timing=(--micro-batch 32) torch=(--rounds 2)
     # Micro-batches that fill a GPU of 80 GB, where a search would take longer than the steps.
     declare -gA torch_micro=([124M]=32 [1.3B]=8)
     gpt2_tokens=1024 throughput_steps=30 torch_device=cuda
