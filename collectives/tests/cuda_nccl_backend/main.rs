@@ -31,7 +31,7 @@ const TERMS: Terms =
 
 /// Set in the process of one test.
 const OWN_PROCESS: &str = "YARDSTICK_TEST_OWN_PROCESS";
-/// What that process prints at its end.
+/// Last line of that process.
 const PASSED: &str = "passed in a process of its own";
 
 /// Ranks that are tested at most, each with a device.

@@ -146,7 +146,7 @@ impl NormShape {
         Grid::row(self.rows.div_ceil(4), 128)
     }
 
-    /// Of a block of backward: one for each 16 bytes of a row, as far as there are.
+    /// Threads of a block of backward: one for each 16 bytes of a row, at most 512.
     fn backward_threads<E: CudaElement>(self) -> u32 {
         let packs = (self.width * size_of::<E>()).div_ceil(16);
         packs.next_multiple_of(32).min(512) as u32

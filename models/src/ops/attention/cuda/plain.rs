@@ -31,7 +31,7 @@ pub(super) fn load<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<M
     kernels::load_with(device, &kernels::ATTENTION, E::FORMAT, options)
 }
 
-/// Whether heads start at multiples of 16 bytes.
+/// Returns whether heads start at multiples of 16 bytes.
 fn in_packs<E: CudaElement>(head_width: usize) -> bool {
     head_width.is_multiple_of(E::PACK)
 }
