@@ -588,16 +588,9 @@ mod tests {
             dropped: 3,
             ..RouteStatus::default()
         };
-        let expected = PromotedTo {
-            tier: "shared".to_owned(),
-            count: 2,
-            last_step: Some(12),
-            bytes_per_second: Some(500e6),
-            copy_ms: Distribution::of([500.0, 1500.0]),
-            failures: 1,
-            last_error: Some("the server is busy".to_owned()),
-            dropped: 3,
-        };
+        let recorded = record::fixtures::finished().checkpoints.unwrap();
+        let expected = PromotedTo { dropped: 3, ..recorded.promoted[0].clone() };
+        assert_eq!(expected.bytes_per_second, Some(500e6));
         assert_eq!(promoted_to(&route), expected);
         assert_eq!(promoted_to(&RouteStatus::default()).bytes_per_second, None);
     }

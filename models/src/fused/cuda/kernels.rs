@@ -29,7 +29,7 @@ pub(super) struct Kernels {
     pub(super) embedding: Embedding,
     pub(super) norm: NormKernels,
     pub(super) attention: Attention,
-    /// Of Llama; GELU is an epilogue.
+    /// Activation of Llama; GELU is an epilogue.
     pub(super) swiglu: Option<SwiGlu>,
     pub(super) rope: Option<Rope>,
     pub(super) cross_entropy: CrossEntropy,
