@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use device::Allocator;
 use half::bf16;
-use yardstick_models::Meter;
 use yardstick_models::ops::matmul::{self, Epilogue, Shape, Sums};
 use yardstick_models::ops::{Element, Float, attention, cross_entropy, swiglu};
 
@@ -145,32 +144,26 @@ fn head<E: Element>(threads: usize) {
     let hidden = numbers::<E>(tokens * width);
     let table = numbers::<E>(vocabulary * width);
     let targets: Vec<u32> = (0..tokens).map(|i| (i * 97 % vocabulary) as u32).collect();
-    let inputs = cross_entropy::Inputs { hidden: &hidden, table: &table, targets: &targets, width };
-    let mut workspace = cross_entropy::Workspace::<E>::new(&Allocator::host(), tokens, vocabulary);
-    let mut packs = matmul::Workspace::<E>::new(&Allocator::host(), threads);
-    let mut meter = Meter::default();
+    let shape = cross_entropy::Shape { tokens, width, vocabulary };
+    let workspace = &mut cross_entropy::Workspace::<E>::new(&Allocator::host(), tokens, vocabulary);
+    let packs = &mut matmul::Workspace::<E>::new(&Allocator::host(), threads);
     let mut dhidden = hidden.clone();
     let mut dtable = vec![E::Wide::ZERO; table.len()];
     let rate =
         |count: usize, seconds| (2 * count * tokens * width * vocabulary) as f64 / seconds / 1e9;
     let budget = Duration::from_secs(1);
     let forward = best_of(budget, || {
-        cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
+        cross_entropy::logits(workspace, &hidden, &table, shape, packs);
+        cross_entropy::loss(workspace, &targets, shape);
     });
     let scale = E::Wide::from_f64(1e-3);
     let backward = best_of(budget, || {
         // Backward overwrites the logits, so each round computes them first.
-        cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
-        let dtable = (dtable.as_mut_slice(), Sums::Add);
-        cross_entropy::backward(
-            &mut dhidden,
-            dtable,
-            scale,
-            inputs,
-            &mut workspace,
-            &mut packs,
-            &mut meter,
-        );
+        cross_entropy::logits(workspace, &hidden, &table, shape, packs);
+        cross_entropy::loss(workspace, &targets, shape);
+        cross_entropy::to_gradient(workspace, &targets, scale, shape);
+        cross_entropy::hidden_gradient(&mut dhidden, &table, shape, workspace, packs);
+        cross_entropy::table_gradient(&mut dtable, Sums::Add, &hidden, shape, workspace, packs);
     });
     println!(
         "  head, {tokens} tokens: forward {:5.0}, with backward {:5.0} ({:.0} ms)",

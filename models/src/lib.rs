@@ -14,6 +14,7 @@ pub mod init;
 pub mod layout;
 pub mod memory;
 pub mod meter;
+mod network;
 pub mod ops;
 pub mod presets;
 pub mod rng;

@@ -1,40 +1,20 @@
-//! The engine of the workload itself: explicit forward and backward over buffers that are allocated
-//! once.
-//!
-//! There is no tape. Every block saves what its backward needs (`activations.rs`), weight gradients
-//! are written or accumulated in place, and a segment is declared complete as soon as its last
-//! gradient is written, so that its reduction can start while backward goes on. After construction
-//! nothing is allocated. Results have the same bits for any number of threads.
+//! The engine of the workload itself: the network with explicit forward and backward over buffers
+//! that are allocated once. Results have the same bits for any number of threads.
 
-mod activations;
-mod block;
-mod cuda;
-mod linear;
-mod network;
-mod norm;
-mod options;
-mod parameter_ranges;
-mod probe;
-mod scratch;
-mod size;
 #[cfg(test)]
 mod tests;
 
-#[cfg(test)]
-pub(crate) use tests::single_block::single_block;
-
-pub use cuda::CudaProbe;
-pub use options::{AttentionBackend, LOGITS_BYTES_ON_CUDA, Options};
-pub use probe::{ProbeProduct, probe_shapes};
-
 use std::ops::Range;
 
-use device::{Allocator, ViewMut};
+use device::{Allocator, View, ViewMut};
 use half::bf16;
-use network::{Network, Sink, Source};
-use parameter_ranges::ParameterRanges;
-use size::Size;
 
+use crate::network::cuda::CudaOps;
+use crate::network::host::HostOps;
+pub use crate::network::{
+    AttentionBackend, LOGITS_BYTES_ON_CUDA, Options, ProbeProduct, probe_shapes,
+};
+use crate::network::{Network, Ops, ParameterRanges, Sink, Size, Source};
 use crate::ops::matmul;
 use crate::workload::Compute;
 use crate::{
@@ -44,15 +24,58 @@ use crate::{
 /// The fused engine, in f32 or bf16.
 pub struct Fused {
     layout: Layout,
-    network: Precise,
+    network: Box<dyn AnyNetwork>,
 }
 
-/// The network in the format it computes in.
-enum Precise {
-    F32(Network<f32>),
-    Bf16(Network<bf16>),
-    CudaF32(cuda::Network<f32>),
-    CudaBf16(cuda::Network<bf16>),
+/// A network of any ops that trains.
+trait AnyNetwork: Send {
+    fn size(&self) -> Size;
+
+    fn meter(&mut self) -> &mut Meter;
+
+    fn train(
+        &mut self,
+        weights: &mut dyn WeightSource,
+        batch: Batch<'_>,
+        scale: f32,
+        sums: Sums,
+        loss: ViewMut<'_, f64>,
+        sink: &mut dyn StepSink,
+    ) -> Result<(), Error>;
+
+    fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error>;
+}
+
+impl<E, O> AnyNetwork for Network<O>
+where
+    E: crate::ops::Element<Wide = f32>,
+    O: Ops<Element = E>,
+    for<'a> EngineSource<'a>: Source<E>,
+{
+    fn size(&self) -> Size {
+        self.size()
+    }
+
+    fn meter(&mut self) -> &mut Meter {
+        self.meter()
+    }
+
+    fn train(
+        &mut self,
+        weights: &mut dyn WeightSource,
+        batch: Batch<'_>,
+        scale: f32,
+        sums: Sums,
+        loss: ViewMut<'_, f64>,
+        sink: &mut dyn StepSink,
+    ) -> Result<(), Error> {
+        let sink = &mut EngineSink(sink);
+        self.train(&mut EngineSource(weights), batch, scale, sums, loss, sink)
+    }
+
+    fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error> {
+        self.evaluate(&mut EngineSource(weights), batch)
+    }
 }
 
 impl Fused {
@@ -88,14 +111,18 @@ impl Fused {
     ) -> Result<Self, Error> {
         let size = Size::new(config, micro_batch, options);
         let ranges = ParameterRanges::new(&layout, config);
-        let network = match (options.compute, options.on_cuda) {
-            (Compute::F32, false) => Precise::F32(Network::new(allocator, config, size, ranges)),
-            (Compute::Bf16, false) => Precise::Bf16(Network::new(allocator, config, size, ranges)),
+        let network: Box<dyn AnyNetwork> = match (options.compute, options.on_cuda) {
+            (Compute::F32, false) => {
+                Box::new(Network::<HostOps<f32>>::new(allocator, config, size, ranges)?)
+            }
+            (Compute::Bf16, false) => {
+                Box::new(Network::<HostOps<bf16>>::new(allocator, config, size, ranges)?)
+            }
             (Compute::F32, true) => {
-                Precise::CudaF32(cuda::Network::new(allocator, config, size, ranges)?)
+                Box::new(Network::<CudaOps<f32>>::new(allocator, config, size, ranges)?)
             }
             (Compute::Bf16, true) => {
-                Precise::CudaBf16(cuda::Network::new(allocator, config, size, ranges)?)
+                Box::new(Network::<CudaOps<bf16>>::new(allocator, config, size, ranges)?)
             }
         };
         Ok(Self { layout, network })
@@ -124,13 +151,7 @@ pub fn full_speed_kernels(compute: Compute) -> &'static [&'static str] {
 
 impl std::fmt::Debug for Fused {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let size = match &self.network {
-            Precise::F32(network) => network.size(),
-            Precise::Bf16(network) => network.size(),
-            Precise::CudaF32(network) => network.size(),
-            Precise::CudaBf16(network) => network.size(),
-        };
-        formatter.debug_struct("Fused").field("size", &size).finish_non_exhaustive()
+        formatter.debug_struct("Fused").field("size", &self.network.size()).finish_non_exhaustive()
     }
 }
 
@@ -140,11 +161,7 @@ impl Model for Fused {
     }
 
     fn meter(&mut self) -> Option<&mut Meter> {
-        match &mut self.network {
-            Precise::F32(network) => Some(network.meter()),
-            Precise::Bf16(network) => Some(network.meter()),
-            Precise::CudaF32(_) | Precise::CudaBf16(_) => None,
-        }
+        Some(self.network.meter())
     }
 
     fn train(
@@ -157,28 +174,12 @@ impl Model for Fused {
         sink: &mut dyn StepSink,
     ) -> Result<(), Error> {
         self.check_weights(weights);
-        let (source, host_sink) = (&mut EngineSource(weights), &mut EngineSink(sink));
-        loss.host()[0] += match &mut self.network {
-            Precise::F32(network) => network.train(source, batch, scale, sums, host_sink)?,
-            Precise::Bf16(network) => network.train(source, batch, scale, sums, host_sink)?,
-            Precise::CudaF32(network) => {
-                return network.train(weights, batch, scale, sums, loss, sink);
-            }
-            Precise::CudaBf16(network) => {
-                return network.train(weights, batch, scale, sums, loss, sink);
-            }
-        };
-        Ok(())
+        self.network.train(weights, batch, scale, sums, loss, sink)
     }
 
     fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error> {
         self.check_weights(weights);
-        match &mut self.network {
-            Precise::F32(network) => network.evaluate(&mut EngineSource(weights), batch),
-            Precise::Bf16(network) => network.evaluate(&mut EngineSource(weights), batch),
-            Precise::CudaF32(network) => network.evaluate(weights, batch),
-            Precise::CudaBf16(network) => network.evaluate(weights, batch),
-        }
+        self.network.evaluate(weights, batch)
     }
 }
 
@@ -186,14 +187,14 @@ impl Model for Fused {
 struct EngineSource<'a>(&'a mut dyn WeightSource);
 
 impl Source<f32> for EngineSource<'_> {
-    fn segment(&mut self, range: &Range<usize>) -> Result<&[f32], Error> {
-        Ok(self.0.segment(range)?.f32().host())
+    fn segment(&mut self, range: &Range<usize>) -> Result<View<'_, f32>, Error> {
+        Ok(self.0.segment(range)?.f32())
     }
 }
 
 impl Source<bf16> for EngineSource<'_> {
-    fn segment(&mut self, range: &Range<usize>) -> Result<&[bf16], Error> {
-        Ok(self.0.segment(range)?.bf16().host())
+    fn segment(&mut self, range: &Range<usize>) -> Result<View<'_, bf16>, Error> {
+        Ok(self.0.segment(range)?.bf16())
     }
 }
 
@@ -201,8 +202,8 @@ impl Source<bf16> for EngineSource<'_> {
 struct EngineSink<'a>(&'a mut dyn StepSink);
 
 impl Sink<f32> for EngineSink<'_> {
-    fn gradient(&mut self, segment: usize) -> &mut [f32] {
-        self.0.gradient(segment).host()
+    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+        self.0.gradient(segment)
     }
 
     fn complete(&mut self, segment: usize) {

@@ -1,12 +1,10 @@
 //! The sources of all CUDA kernels, and their compilation for a format.
 
 use cudarc::cublaslt::sys::cudaDataType;
-use device::View;
 use device::cuda::nvrtc::Source;
 use device::cuda::{Cuda, Error, INTRINSICS, Module};
 use half::bf16;
 
-use crate::Weights;
 use crate::ops::Element;
 
 /// The element that kernels compute in, which a source is compiled for.
@@ -86,26 +84,16 @@ pub(crate) trait CudaElement: Element<Wide = f32> {
     const PACK: usize = 16 / size_of::<Self>();
     /// cuBLASLt's type of the elements.
     const MATRIX: cudaDataType;
-    /// The weights in this format.
-    fn view(weights: Weights<'_>) -> View<'_, Self>;
 }
 
 impl CudaElement for f32 {
     const FORMAT: Format = Format::F32;
     const MATRIX: cudaDataType = cudaDataType::CUDA_R_32F;
-
-    fn view(weights: Weights<'_>) -> View<'_, Self> {
-        weights.f32()
-    }
 }
 
 impl CudaElement for bf16 {
     const FORMAT: Format = Format::Bf16;
     const MATRIX: cudaDataType = cudaDataType::CUDA_R_16BF;
-
-    fn view(weights: Weights<'_>) -> View<'_, Self> {
-        weights.bf16()
-    }
 }
 
 /// Blocks of an element-wise kernel for each multiprocessor.

@@ -18,12 +18,15 @@
 //!    reference engine, which needs it too (`models/src/candle/`).
 //! 3. Its FLOPs and bytes in [`work`], checked by hand there, for `--profile-step`. Where it has
 //!    matrix products, `models/src/flops.rs` counts them for MFU.
-//! 4. The call in the engine, `models/src/fused/block.rs` or `network.rs`, inside
-//!    [`Meter::time`](crate::Meter::time) with a role and a kind of `models/src/meter.rs`.
-//!    Activations that backward needs are allocated in `models/src/fused/activations.rs`, other
-//!    memory in `scratch.rs`. Ops of the update are called in `trainer/src/step/`.
+//! 4. A method of the trait `Ops` (`models/src/network/ops.rs`), and what it calls on the host
+//!    (`host/mod.rs`) and on CUDA (`cuda/mod.rs`).
+//! 5. The call in the network, `models/src/network/block.rs` or `mod.rs`, inside `Metered::time`
+//!    with a role and a kind of `models/src/meter/mod.rs`. Activations that backward needs are
+//!    allocated in `models/src/network/activations.rs`, other memory in `scratch.rs`, workspaces of
+//!    an op by the set that needs them. Ops of the update are called in `trainer/src/step/`.
 
 pub mod adamw;
+mod affine;
 pub mod attention;
 pub mod cross_entropy;
 #[cfg(test)]
@@ -47,6 +50,7 @@ pub(crate) mod testing;
 pub mod update_norm;
 pub mod work;
 
+pub(crate) use affine::{Affine, AffineMut};
 pub use float::{Element, Float};
 pub use row_sums::RowSums;
 

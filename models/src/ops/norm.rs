@@ -5,8 +5,8 @@ use device::cuda::{Cuda, Error, Grid, Kernel, Launch};
 use device::{View, ViewMut};
 
 use super::kernels::{self, CudaElement};
-use super::layer_norm;
 use super::row_sums::cuda::Partials;
+use super::{Affine, Element, layer_norm};
 
 /// The compiled kernels of one of the norms.
 #[derive(Debug)]
@@ -17,13 +17,6 @@ pub(crate) struct NormKernels {
     epsilon: f64,
     stats_per_row: usize,
     has_bias: bool,
-}
-
-/// Weight (C) and in LayerNorm bias (C).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NormParameters<'a, E: CudaElement> {
-    pub(crate) weight: View<'a, E>,
-    pub(crate) bias: Option<View<'a, E>>,
 }
 
 /// Shape of a norm's input.
@@ -37,7 +30,7 @@ pub(crate) struct NormShape {
 
 /// The operands of a norm's backward.
 #[derive(Debug)]
-pub(crate) struct NormBackward<'a, E: CudaElement> {
+pub(crate) struct NormBackward<'a, E: Element> {
     /// (N, C): the gradient of the input.
     pub(crate) dx: ViewMut<'a, E>,
     /// `dx` is added to; otherwise it is written.
@@ -52,11 +45,11 @@ pub(crate) struct NormBackward<'a, E: CudaElement> {
 
 /// Values of a norm's forward that backward needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NormSaved<'a, E: CudaElement> {
+pub(crate) struct NormSaved<'a, E: Element> {
     /// (N, C).
     pub(crate) input: View<'a, E>,
     /// (N, 1 or 2).
-    pub(crate) stats: View<'a, f32>,
+    pub(crate) stats: View<'a, E::Wide>,
 }
 
 impl NormKernels {
@@ -90,7 +83,7 @@ impl NormKernels {
         mut y: ViewMut<'_, E>,
         mut stats: ViewMut<'_, f32>,
         x: View<'_, E>,
-        parameters: NormParameters<'_, E>,
+        parameters: Affine<'_, E>,
         shape: NormShape,
     ) -> Result<(), Error> {
         shape.check(&[y.len(), x.len()], stats.len(), self.stats_per_row);
@@ -125,10 +118,10 @@ impl NormKernels {
     fn reads_parameters<'a, E: CudaElement>(
         &self,
         launch: Launch<'a>,
-        parameters: NormParameters<'_, E>,
+        parameters: Affine<'_, E>,
         shape: NormShape,
     ) -> Launch<'a> {
-        let NormParameters { weight, bias } = parameters;
+        let Affine { weight, bias } = parameters;
         assert_eq!(weight.len(), shape.width, "weight (C) of {shape:?}");
         let bias_width = self.has_bias.then_some(shape.width);
         assert_eq!(bias.map(|bias| bias.len()), bias_width, "bias of {shape:?}");

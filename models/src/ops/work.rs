@@ -6,7 +6,7 @@
 //! smaller, blocking can make it larger. N rows, I inputs, O outputs, C width, V vocabulary.
 
 use super::matmul::{self, Sums};
-use super::{Element, attention, rope};
+use super::{Element, attention, cross_entropy, rope};
 use crate::meter::Work;
 
 /// Work without products, with traffic of `elements` elements and `wide` wide elements.
@@ -94,36 +94,26 @@ pub fn embedding_backward<E: Element>(elements: usize, tables: usize) -> Work {
     traffic::<E>(elements, 2 * tables * elements)
 }
 
-/// The dimensions of one chunk of the head.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct HeadChunk {
-    pub(super) tokens: usize,
-    /// C.
-    pub(super) width: usize,
-    /// V.
-    pub(super) vocabulary: usize,
-}
-
 /// Logits = H W^T, and dH = dlogits W: both move and multiply the same.
-pub(super) fn head<E: Element>(chunk: HeadChunk) -> Work {
-    let HeadChunk { tokens, width, vocabulary } = chunk;
+pub(crate) fn head<E: Element>(chunk: cross_entropy::Shape) -> Work {
+    let cross_entropy::Shape { tokens, width, vocabulary } = chunk;
     let elements = tokens * vocabulary + (vocabulary + tokens) * width;
     product::<E>(tokens * width * vocabulary, elements, 0)
 }
 
 /// Reads the logits.
-pub(super) fn loss<E: Element>(chunk: HeadChunk) -> Work {
+pub(crate) fn loss<E: Element>(chunk: cross_entropy::Shape) -> Work {
     traffic::<E>(chunk.tokens * chunk.vocabulary, 0)
 }
 
 /// Work from the logits to their gradient.
-pub(super) fn loss_backward<E: Element>(chunk: HeadChunk) -> Work {
+pub(crate) fn loss_backward<E: Element>(chunk: cross_entropy::Shape) -> Work {
     traffic::<E>(2 * chunk.tokens * chunk.vocabulary, 0)
 }
 
 /// dW = or += dlogits^T H.
-pub(super) fn head_weight<E: Element>(chunk: HeadChunk, sums: Sums) -> Work {
-    let HeadChunk { tokens, width, vocabulary } = chunk;
+pub(crate) fn head_weight<E: Element>(chunk: cross_entropy::Shape, sums: Sums) -> Work {
+    let cross_entropy::Shape { tokens, width, vocabulary } = chunk;
     let wide = moves(sums) * vocabulary * width;
     product::<E>(tokens * width * vocabulary, tokens * (vocabulary + width), wide)
 }
@@ -206,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_head_by_hand() {
-        let chunk = HeadChunk { tokens: 3, width: 5, vocabulary: 7 };
+        let chunk = cross_entropy::Shape { tokens: 3, width: 5, vocabulary: 7 };
         let work = |flops: usize, bytes: usize| Work { flops: flops as f64, bytes: bytes as f64 };
         assert_eq!(head::<bf16>(chunk), work(210, 2 * (21 + 35 + 15)));
         assert_eq!(loss::<bf16>(chunk), work(0, 42));

@@ -8,9 +8,10 @@ use crate::candle::llama::{Llama, Rotation};
 use crate::candle::parts::{Parameters, causal_mask};
 use crate::config::{self, Family};
 use crate::layout::Init;
+use crate::network::single_block::single_block;
 use crate::ops::Float;
 use crate::ops::testing::relative_error;
-use crate::{Layout, MicroBatch, ModelConfig, fused};
+use crate::{Layout, MicroBatch, ModelConfig};
 
 /// B, T, H, D with odd widths, one head and several, more tokens than one block of keys.
 const GPT: [[usize; 4]; 3] = [[2, 7, 3, 5], [1, 70, 1, 9], [3, 5, 4, 4]];
@@ -78,7 +79,7 @@ fn blocks_agree<T: Float>() {
         let weights = as_type::<T>(&weights);
         let x = as_type::<T>(&x);
         let dy = as_type::<T>(&dy);
-        let found = fused::single_block(&config, &layout, micro_batch, &weights, &x, &dy);
+        let found = single_block(&config, &layout, micro_batch, &weights, &x, &dy);
         agree("y of the block", &found.output, &y);
         agree("dx of the block", &found.dx, &gradients["x"]);
         for tensor in tensors {

@@ -263,25 +263,18 @@ fn heads<T: Float>() {
     });
     let x = as_type::<T>(&x);
     let wte = as_type::<T>(&wte);
-    let inputs = cross_entropy::Inputs { hidden: &x, table: &wte, targets: &ids, width };
-    let mut workspace = cross_entropy::Workspace::new(&Allocator::host(), tokens, vocabulary);
-    let mut packs = matmul::Workspace::new(&Allocator::host(), 2);
-    let mut meter = crate::Meter::default();
-    let loss = cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
+    let shape = cross_entropy::Shape { tokens, width, vocabulary };
+    let workspace = &mut cross_entropy::Workspace::new(&Allocator::host(), tokens, vocabulary);
+    let products = &mut matmul::Workspace::new(&Allocator::host(), 2);
+    cross_entropy::logits(workspace, &x, &wte, shape, products);
+    let loss = cross_entropy::loss(workspace, &ids, shape);
     agree("loss", &[T::from_f64(loss)], &[losses.iter().sum()]);
+    cross_entropy::to_gradient(workspace, &ids, T::from_f64(0.25), shape);
     let mut dx = vec![T::ZERO; x.len()];
+    cross_entropy::hidden_gradient(&mut dx, &wte, shape, workspace, products);
     let mut dwte = vec![T::ZERO; wte.len()];
-    let factor = T::from_f64(0.25);
-    let dtable = (dwte.as_mut_slice(), matmul::Sums::Add);
-    cross_entropy::backward(
-        &mut dx,
-        dtable,
-        factor,
-        inputs,
-        &mut workspace,
-        &mut packs,
-        &mut meter,
-    );
+    let sums = matmul::Sums::Add;
+    cross_entropy::table_gradient(&mut dwte, sums, &x, shape, workspace, products);
     agree("dx", &dx, &gradients["x"]);
     agree("dwte", &dwte, &gradients["wte.weight"]);
 }

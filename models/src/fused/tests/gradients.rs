@@ -2,30 +2,28 @@
 
 use std::ops::Range;
 
-use device::Allocator;
+use device::{Allocator, View};
 use half::bf16;
 
 use super::{Flat, MICRO_BATCH, engine, families, layout, tokens, weights};
 use crate::fused::Options;
-use crate::fused::network::{Network, Source};
-use crate::fused::parameter_ranges::ParameterRanges;
-use crate::fused::size::Size;
-use crate::ops::Float;
+use crate::network::host::HostOps;
+use crate::network::{Network, ParameterRanges, Size, Source};
 use crate::ops::testing::{on_threads, relative_error};
 use crate::workload::Compute;
 use crate::{Batch, Error, Model, ModelConfig, Sums, Weights};
 
 impl Source<f64> for &[f64] {
-    fn segment(&mut self, range: &Range<usize>) -> Result<&[f64], Error> {
-        Ok(&self[range.clone()])
+    fn segment(&mut self, range: &Range<usize>) -> Result<View<'_, f64>, Error> {
+        Ok(self[range.clone()].into())
     }
 }
 
-fn network<T: Float>(config: &ModelConfig) -> Network<T> {
+fn network(config: &ModelConfig) -> Network<HostOps<f64>> {
     let options = Options { threads: 2, ..Compute::F32.into() };
     let size = Size::new(config, MICRO_BATCH, options);
     let ranges = ParameterRanges::new(&layout(config), config);
-    Network::new(&Allocator::host(), config, size, ranges)
+    Network::new(&Allocator::host(), config, size, ranges).unwrap()
 }
 
 /// The loss in f64, and the gradient of a quarter of it.
@@ -35,7 +33,10 @@ fn exact_loss(
     batch: Batch<'_>,
     sink: &mut Flat<f64>,
 ) -> f64 {
-    network(config).train(&mut weights, batch, 0.25, Sums::Write, sink).unwrap()
+    let mut loss = [0.0];
+    let sum = (&mut loss).into();
+    network(config).train(&mut weights, batch, 0.25, Sums::Write, sum, sink).unwrap();
+    loss[0]
 }
 
 #[test]
@@ -50,10 +51,12 @@ fn gradients_agree_with_finite_differences(config: &ModelConfig) {
     const SCALE: f64 = 0.25;
     let (inputs, targets) = tokens();
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let mut network = network::<f64>(config);
+    let mut network = network(config);
     let mut sink = Flat::new(config);
     let mut weights = weights::<f64>(config);
-    network.train(&mut &weights[..], batch, SCALE, Sums::Write, &mut sink).unwrap();
+    let mut loss = [0.0];
+    let loss = (&mut loss).into();
+    network.train(&mut &weights[..], batch, SCALE, Sums::Write, loss, &mut sink).unwrap();
     for tensor in layout(config).tensors() {
         // All of the small tensors; a spread of a hundred elements of the large ones.
         let stride = tensor.range.len().div_ceil(100) | 1;

@@ -34,7 +34,7 @@ fn results(config: &ModelConfig, recompute: bool, is_metered: bool) -> Results {
         .train_on_host(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Add, &mut sink)
         .unwrap();
     let meter = model.meter().unwrap();
-    meter.stop();
+    meter.stop().unwrap();
     Results { loss: loss.to_bits(), gradients: sink.gradients, counts: meter.counts().collect() }
 }
 

@@ -5,14 +5,13 @@ mod gradients;
 mod memory;
 mod meter;
 mod options;
-pub(super) mod single_block;
 
 use device::{Allocator, ViewMut};
 
-use super::network::Sink;
 use super::{Fused, Options};
 use crate::config::{Family, Llama, RopeScaling};
 use crate::layout::Init;
+use crate::network::Sink;
 use crate::ops::Float;
 use crate::ops::testing::uniform;
 use crate::{Layout, MicroBatch, ModelConfig, Pass, StepSink};
@@ -95,9 +94,9 @@ impl<T: Float> Flat<T> {
 }
 
 impl<T: Float> Sink<T> for Flat<T> {
-    fn gradient(&mut self, segment: usize) -> &mut [T] {
+    fn gradient(&mut self, segment: usize) -> ViewMut<'_, T> {
         assert!(!self.events.contains(&Event::Complete(segment)), "segment {segment} is complete");
-        &mut self.gradients[self.layout.segments()[segment].range.clone()]
+        (&mut self.gradients[self.layout.segments()[segment].range.clone()]).into()
     }
 
     fn complete(&mut self, segment: usize) {
@@ -111,7 +110,7 @@ impl<T: Float> Sink<T> for Flat<T> {
 
 impl StepSink for Flat<f32> {
     fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
-        Sink::gradient(self, segment).into()
+        Sink::gradient(self, segment)
     }
 
     fn complete(&mut self, segment: usize) {

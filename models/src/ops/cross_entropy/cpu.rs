@@ -5,48 +5,45 @@
 use rayon::prelude::*;
 
 use super::log_sums::PARTS;
-use super::{Inputs, Workspace};
-use crate::Meter;
-use crate::meter::{Kind, Role};
+use super::{Shape, Workspace};
 use crate::ops::matmul::blocked::{Output, Product, ProductShape};
 use crate::ops::matmul::tile::{Strided, Target};
 use crate::ops::matmul::{self, Sums};
 use crate::ops::simd::{self, RUN};
-use crate::ops::work::{self, HeadChunk};
 use crate::ops::{Element, Float};
 
-/// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
+/// Computes the logits of a chunk in the workspace: H (tokens, C) times W (V, C).
 ///
 /// # Panics
-/// Panics if lengths do not fit together, a target is not below V, or the workspace is too small.
-pub fn forward<E: Element>(
-    inputs: Inputs<'_, E>,
+/// Panics if lengths do not fit together, or the workspace is too small.
+pub fn logits<E: Element>(
     workspace: &mut Workspace<E>,
+    hidden: &[E],
+    table: &[E],
+    shape: Shape,
     products: &mut matmul::Workspace<E>,
-    meter: &mut Meter,
-) -> f64 {
-    let (tokens, vocabulary) = inputs.check();
-    let chunk = HeadChunk { tokens, width: inputs.width, vocabulary };
-    let logits = &mut workspace.logits.host_mut()[..tokens * vocabulary];
+) {
+    let Shape { tokens, width, vocabulary } = shape;
+    shape.check(hidden.len(), table.len());
     let product = Product {
-        shape: ProductShape { m: vocabulary, n: tokens, k: inputs.width },
-        left: Strided::dense(inputs.table, inputs.width),
-        right: Strided::dense(inputs.hidden, inputs.width).transposed(),
-        output: Output::plain(logits.as_mut_ptr(), tokens),
+        shape: ProductShape { m: vocabulary, n: tokens, k: width },
+        left: Strided::dense(table, width),
+        right: Strided::dense(hidden, width).transposed(),
+        output: Output::plain(workspace.logits(shape).as_mut_ptr(), tokens),
     };
-    meter.time(
-        (Role::Head, Kind::Forward),
-        || work::head::<E>(chunk),
-        // SAFETY: the lengths were checked; the logits are borrowed mutably.
-        || unsafe { product.run(products) },
-    );
-    let op = (Role::CrossEntropy, Kind::Forward);
-    meter.time(op, || work::loss::<E>(chunk), || loss(inputs.targets, workspace, vocabulary))
+    // SAFETY: the lengths were checked; the logits are borrowed mutably.
+    unsafe { product.run(products) };
 }
 
-/// The sum of the losses, from the logits of a chunk.
-fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: usize) -> f64 {
-    let tokens = targets.len();
+/// Returns the sum of the losses of a chunk in nats, and keeps what [`to_gradient`] needs. Follows
+/// [`logits`].
+///
+/// # Panics
+/// Panics if a target is not below V.
+pub fn loss<E: Element>(workspace: &mut Workspace<E>, targets: &[u32], shape: Shape) -> f64 {
+    let Shape { tokens, vocabulary, .. } = shape;
+    assert_eq!(targets.len(), tokens, "a target for each token");
+    assert!(targets.iter().all(|&t| (t as usize) < vocabulary), "targets below V");
     let Workspace { logits, maxima, sums, log_sums, .. } = workspace;
     let logits = &logits.host()[..tokens * vocabulary];
     let log_sums = &mut log_sums.host_mut()[..tokens];
@@ -56,63 +53,72 @@ fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: u
     log_sums.iter().zip(targets).map(|(&log_sum, logit)| (log_sum - logit.widen()).to_f64()).sum()
 }
 
-/// Writes `dhidden` (tokens, C), the gradient of `scale` times the loss, and writes or adds that of
-/// the table to `dtable` (V, C). Follows [`forward`] of the same chunk.
+/// Replaces the logits of a chunk by the gradient of `scale` times its loss. Follows [`loss`].
 ///
 /// # Panics
 /// Panics if lengths do not fit together.
-pub fn backward<E: Element>(
-    dhidden: &mut [E],
-    (dtable, table_sums): (&mut [E::Wide], Sums),
-    scale: E::Wide,
-    inputs: Inputs<'_, E>,
+pub fn to_gradient<E: Element>(
     workspace: &mut Workspace<E>,
-    products: &mut matmul::Workspace<E>,
-    meter: &mut Meter,
+    targets: &[u32],
+    scale: E::Wide,
+    shape: Shape,
 ) {
-    let (tokens, vocabulary) = inputs.check();
-    let chunk = HeadChunk { tokens, width: inputs.width, vocabulary };
-    assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
-    assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
+    let Shape { tokens, vocabulary, .. } = shape;
+    assert_eq!(targets.len(), tokens, "a target for each token");
     let Workspace { logits, log_sums, hits, .. } = workspace;
     let logits = &mut logits.host_mut()[..tokens * vocabulary];
-    let log_sums = &log_sums.host()[..tokens];
-    meter.time(
-        (Role::CrossEntropy, Kind::Backward),
-        || work::loss_backward::<E>(chunk),
-        || to_gradient::<E>(logits, log_sums, inputs.targets, scale, hits.host_mut()),
-    );
-    let dlogits = Strided::dense(logits, tokens);
-    meter.time(
-        (Role::Head, Kind::Input),
-        || work::head::<E>(chunk),
-        || {
-            let product = Product {
-                shape: ProductShape { m: tokens, n: inputs.width, k: vocabulary },
-                left: dlogits.transposed(),
-                right: Strided::dense(inputs.table, inputs.width),
-                output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
-            };
-            // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
-            unsafe { product.run(products) }
-        },
-    );
+    replace(logits, &log_sums.host()[..tokens], targets, scale, hits.host_mut());
+}
+
+/// Writes dH (tokens, C), from the gradient of the logits. Follows [`to_gradient`].
+///
+/// # Panics
+/// Panics if lengths do not fit together.
+pub fn hidden_gradient<E: Element>(
+    dhidden: &mut [E],
+    table: &[E],
+    shape: Shape,
+    workspace: &mut Workspace<E>,
+    products: &mut matmul::Workspace<E>,
+) {
+    let Shape { tokens, width, vocabulary } = shape;
+    shape.check(dhidden.len(), table.len());
     let product = Product {
-        shape: ProductShape { m: vocabulary, n: inputs.width, k: tokens },
-        left: dlogits,
-        right: Strided::dense(inputs.hidden, inputs.width),
+        shape: ProductShape { m: tokens, n: width, k: vocabulary },
+        left: Strided::dense(workspace.logits(shape), tokens).transposed(),
+        right: Strided::dense(table, width),
+        output: Output::plain(dhidden.as_mut_ptr(), width),
+    };
+    // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
+    unsafe { product.run(products) };
+}
+
+/// Writes dW (V, C) or adds it, from the gradient of the logits. Follows [`to_gradient`].
+///
+/// # Panics
+/// Panics if lengths do not fit together.
+pub fn table_gradient<E: Element>(
+    dtable: &mut [E::Wide],
+    sums: Sums,
+    hidden: &[E],
+    shape: Shape,
+    workspace: &mut Workspace<E>,
+    products: &mut matmul::Workspace<E>,
+) {
+    let Shape { tokens, width, vocabulary } = shape;
+    shape.check(hidden.len(), dtable.len());
+    let product = Product {
+        shape: ProductShape { m: vocabulary, n: width, k: tokens },
+        left: Strided::dense(workspace.logits(shape), tokens),
+        right: Strided::dense(hidden, width),
         output: Output::Wide(Target {
             start: dtable.as_mut_ptr(),
-            row_stride: inputs.width,
-            accumulate: table_sums == Sums::Add,
+            row_stride: width,
+            accumulate: sums == Sums::Add,
         }),
     };
-    meter.time(
-        (Role::Head, Kind::Weight),
-        || work::head_weight::<E>(chunk, table_sums),
-        // SAFETY: the lengths were checked; `dtable` is borrowed mutably.
-        || unsafe { product.run(products) },
-    );
+    // SAFETY: the lengths were checked; `dtable` is borrowed mutably.
+    unsafe { product.run(products) };
 }
 
 /// The gradient of the logit of an id that is not the target.
@@ -123,7 +129,7 @@ fn gradient<E: Element>(logit: E, log_sum: E::Wide, scale: E::Wide) -> E {
 
 /// Replaces logits (V, tokens) by their gradients, scale (softmax - onehot). Gradients of the
 /// targets are computed separately, into `hits`, so that the main loop has no branch.
-fn to_gradient<E: Element>(
+fn replace<E: Element>(
     logits: &mut [E],
     log_sums: &[E::Wide],
     targets: &[u32],

@@ -24,6 +24,13 @@ pub(crate) struct LogitsShape {
     pub(crate) stride: usize,
 }
 
+impl LogitsShape {
+    /// Elements of all rows, padding included.
+    pub(crate) fn elements(self) -> usize {
+        self.tokens * self.stride
+    }
+}
+
 impl CrossEntropy {
     pub(crate) fn new<E: CudaElement>(device: &Cuda) -> Result<Self, Error> {
         let module = kernels::load(device, &kernels::CROSS_ENTROPY, E::FORMAT)?;
@@ -33,12 +40,11 @@ impl CrossEntropy {
         })
     }
 
-    /// Writes the loss of each token, adds their sum to `loss`, and with a scale replaces the
-    /// logits by the gradient of the scaled sum.
+    /// Writes the loss of each token, and with a scale replaces the logits by the gradient of the
+    /// scaled sum of the losses.
     pub(crate) fn run<E: CudaElement>(
         &self,
-        mut loss: ViewMut<'_, f64>,
-        losses: ViewMut<'_, f32>,
+        mut losses: ViewMut<'_, f32>,
         mut logits: ViewMut<'_, E>,
         targets: View<'_, u32>,
         shape: LogitsShape,
@@ -46,8 +52,7 @@ impl CrossEntropy {
     ) -> Result<(), Error> {
         let LogitsShape { tokens, vocabulary, stride } = shape;
         assert_eq!(logits.len(), tokens * stride, "logits of {shape:?}");
-        assert_eq!(targets.len(), tokens, "a target for each token");
-        let mut losses = losses.slice(0..tokens);
+        assert_eq!([losses.len(), targets.len()], [tokens; 2], "losses and targets of {shape:?}");
         // Large blocks, so that the rows in flight stay in the cache: each is read twice.
         let launch = self.cross_entropy.launch(Grid::row(tokens, 1024));
         let launch = launch.writes(&mut losses).writes(&mut logits).reads(targets);
@@ -55,10 +60,17 @@ impl CrossEntropy {
         let launch = launch.float(gradient_scale.unwrap_or(0.0).into());
         // SAFETY: cross_entropy(losses, logits, targets, vocabulary, stride, scale,
         // write_gradient), a row for each block; targets are below V, which the caller checked.
-        unsafe { launch.flag(gradient_scale.is_some()).run() }?;
-        let launch = self.loss_sum.launch(Grid::row(1, 256));
-        let launch = launch.writes(&mut loss).reads(losses.as_view()).int(tokens).flag(true);
+        unsafe { launch.flag(gradient_scale.is_some()).run() }
+    }
+
+    /// Adds the losses of tokens to `loss`.
+    pub(crate) fn add_losses(
+        &self,
+        mut loss: ViewMut<'_, f64>,
+        losses: View<'_, f32>,
+    ) -> Result<(), Error> {
+        let launch = self.loss_sum.launch(Grid::row(1, 256)).writes(&mut loss);
         // SAFETY: loss_sum(sum, losses, count, accumulate), in one block.
-        unsafe { launch.run() }
+        unsafe { launch.reads(losses).int(losses.len()).flag(true).run() }
     }
 }

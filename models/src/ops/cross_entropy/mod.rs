@@ -20,7 +20,7 @@ mod log_sums;
 #[cfg(test)]
 mod tests;
 
-pub use cpu::{backward, forward};
+pub use cpu::{hidden_gradient, logits, loss, table_gradient, to_gradient};
 
 use device::{Allocator, DeviceBuffer};
 
@@ -43,28 +43,22 @@ pub fn chunk_tokens<E: Element>(tokens: usize, vocabulary: usize, logits_bytes: 
     tokens.div_ceil(chunks).next_multiple_of(TOKENS_MULTIPLE).min(tokens)
 }
 
-/// Inputs of the head for one chunk.
-#[derive(Debug, Clone, Copy)]
-pub struct Inputs<'a, E> {
-    /// H (tokens, C).
-    pub hidden: &'a [E],
-    /// W (V, C).
-    pub table: &'a [E],
-    /// Target ids (tokens).
-    pub targets: &'a [u32],
+/// Dimensions of one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Tokens of the chunk.
+    pub tokens: usize,
     /// C.
     pub width: usize,
+    /// V.
+    pub vocabulary: usize,
 }
 
-impl<E> Inputs<'_, E> {
-    /// The numbers of tokens and of token ids.
-    fn check(&self) -> (usize, usize) {
-        let tokens = self.targets.len();
-        let vocabulary = self.table.len() / self.width;
-        assert_eq!(self.hidden.len(), tokens * self.width, "H (tokens, C)");
-        assert_eq!(self.table.len(), vocabulary * self.width, "W (V, C)");
-        assert!(self.targets.iter().all(|&t| (t as usize) < vocabulary), "targets below V");
-        (tokens, vocabulary)
+impl Shape {
+    /// Panics unless H is (tokens, C) and W (V, C).
+    fn check(self, hidden: usize, table: usize) {
+        assert_eq!(hidden, self.tokens * self.width, "H (tokens, C) of {self:?}");
+        assert_eq!(table, self.vocabulary * self.width, "W (V, C) of {self:?}");
     }
 }
 
@@ -94,8 +88,14 @@ impl<E: Element> Workspace<E> {
         }
     }
 
-    /// The products over a chunk of `tokens` tokens: logits, dH and dW.
-    pub(crate) fn products(tokens: usize, (vocabulary, width): (usize, usize)) -> [Extent; 3] {
+    /// The logits of a chunk, or their gradient.
+    fn logits(&mut self, shape: Shape) -> &mut [E] {
+        &mut self.logits.host_mut()[..shape.tokens * shape.vocabulary]
+    }
+
+    /// The products over a chunk: logits, dH and dW.
+    pub(crate) fn products(shape: Shape) -> [Extent; 3] {
+        let Shape { tokens, width, vocabulary } = shape;
         // As `Output::plain` stores them.
         let output_is_narrow = size_of::<E>() < size_of::<E::Wide>();
         let logits = Extent {

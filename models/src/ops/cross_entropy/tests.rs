@@ -3,8 +3,7 @@
 use device::Allocator;
 use half::bf16;
 
-use super::{Inputs, LOGITS_BYTES, Workspace, backward, chunk_tokens, forward};
-use crate::Meter;
+use super::{LOGITS_BYTES, Shape, Workspace, chunk_tokens};
 use crate::ops::matmul::{self, Sums, kernels};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
@@ -33,21 +32,16 @@ fn run_in<E: Element>(
     scale: f64,
 ) -> Outcome<E> {
     let mut workspace = Workspace::new(&Allocator::host(), targets.len(), table.len() / WIDTH);
-    let inputs = Inputs { hidden, table, targets, width: WIDTH };
-    let loss = forward(inputs, &mut workspace, &mut products, &mut Meter::default());
+    let products = &mut products;
+    let workspace = &mut workspace;
+    let shape = Shape { tokens: targets.len(), width: WIDTH, vocabulary: table.len() / WIDTH };
+    super::logits(workspace, hidden, table, shape, products);
+    let loss = super::loss(workspace, targets, shape);
+    super::to_gradient(workspace, targets, E::Wide::from_f64(scale), shape);
     let mut dhidden = hidden.to_vec();
+    super::hidden_gradient(&mut dhidden, table, shape, workspace, products);
     let mut dtable = vec![E::Wide::from_f64(f64::NAN); table.len()];
-    let gradient = (dtable.as_mut_slice(), Sums::Write);
-    let scale = E::Wide::from_f64(scale);
-    backward(
-        &mut dhidden,
-        gradient,
-        scale,
-        inputs,
-        &mut workspace,
-        &mut products,
-        &mut Meter::default(),
-    );
+    super::table_gradient(&mut dtable, Sums::Write, hidden, shape, workspace, products);
     Outcome { loss, dhidden, dtable }
 }
 
@@ -199,22 +193,14 @@ fn the_gradient_of_the_table_accumulates() {
     let table: Vec<f64> = uniform(37 * WIDTH, 2);
     let targets = targets(7, 37);
     let once = run(&hidden, &table, &targets, 1.0);
-    let mut workspace = Workspace::new(&Allocator::host(), 7, 37);
-    let mut products = matmul::Workspace::new(&Allocator::host(), 1);
-    let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width: WIDTH };
-    forward(inputs, &mut workspace, &mut products, &mut Meter::default());
-    let mut dhidden = hidden.clone();
+    let workspace = &mut Workspace::new(&Allocator::host(), 7, 37);
+    let products = &mut matmul::Workspace::new(&Allocator::host(), 1);
+    let shape = Shape { tokens: 7, width: WIDTH, vocabulary: 37 };
+    super::logits(workspace, &hidden, &table, shape, products);
+    super::loss(workspace, &targets, shape);
+    super::to_gradient(workspace, &targets, 1.0, shape);
     let mut dtable = once.dtable.clone();
-    let gradient = (dtable.as_mut_slice(), Sums::Add);
-    backward(
-        &mut dhidden,
-        gradient,
-        1.0,
-        inputs,
-        &mut workspace,
-        &mut products,
-        &mut Meter::default(),
-    );
+    super::table_gradient(&mut dtable, Sums::Add, &hidden, shape, workspace, products);
     let twice: Vec<f64> = once.dtable.iter().map(|sum| 2.0 * sum).collect();
     assert!(relative_error(&dtable, &twice) < 1e-14);
 }
@@ -226,19 +212,19 @@ fn products_take_what_is_planned<E: Element>() {
     let hidden = vec![E::ZERO; TOKENS * WIDTH];
     let table = vec![E::ZERO; VOCABULARY * WIDTH];
     let targets = targets(TOKENS, VOCABULARY);
-    let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width: WIDTH };
+    let shape = Shape { tokens: TOKENS, width: WIDTH, vocabulary: VOCABULARY };
     let host = Allocator::host();
-    let mut workspace = Workspace::new(&host, TOKENS, VOCABULARY);
-    let mut products = matmul::Workspace::new(&host, 3);
-    let mut dhidden = hidden.clone();
+    let workspace = &mut Workspace::new(&host, TOKENS, VOCABULARY);
+    let products = &mut matmul::Workspace::new(&host, 3);
+    super::logits(workspace, &hidden, &table, shape, products);
+    super::loss(workspace, &targets, shape);
+    super::to_gradient(workspace, &targets, E::Wide::ONE, shape);
+    super::hidden_gradient(&mut hidden.clone(), &table, shape, workspace, products);
     let mut dtable = vec![E::Wide::ZERO; table.len()];
-    let gradient = (dtable.as_mut_slice(), Sums::Write);
-    let meter = &mut Meter::default();
-    forward(inputs, &mut workspace, &mut products, meter);
-    backward(&mut dhidden, gradient, E::Wide::ONE, inputs, &mut workspace, &mut products, meter);
+    super::table_gradient(&mut dtable, Sums::Write, &hidden, shape, workspace, products);
 
     let counting = Allocator::counting();
-    let extents = Workspace::<E>::products(TOKENS, (VOCABULARY, WIDTH));
+    let extents = Workspace::<E>::products(shape);
     matmul::Workspace::<E>::for_products(&counting, 3, &extents);
     assert_eq!(products.bytes() as u64, counting.total_bytes());
 }

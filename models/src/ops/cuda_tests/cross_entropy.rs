@@ -4,10 +4,9 @@ use device::Allocator;
 use half::bf16;
 
 use super::device::{Bound, Memory, Numbers, assert_close};
-use crate::Meter;
 use crate::layout::head_rows;
 use crate::ops::cross_entropy::cuda::{CrossEntropy, LogitsShape};
-use crate::ops::cross_entropy::{self, Inputs, Workspace};
+use crate::ops::cross_entropy::{self, Workspace};
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::{self, Sums};
 use crate::ops::testing::uniform;
@@ -47,25 +46,16 @@ fn exact(logits: &[f64], targets: &[u32], vocabulary: usize) -> (f64, Vec<f64>) 
     let mut hidden = vec![0.0; tokens * tokens];
     hidden.iter_mut().step_by(tokens + 1).for_each(|one| *one = 1.0);
     let table = transposed(logits, tokens);
-    let inputs = Inputs { hidden: &hidden, table: &table, targets, width: tokens };
+    let shape = cross_entropy::Shape { tokens, width: tokens, vocabulary };
     let host = Allocator::host();
-    let mut workspace = Workspace::new(&host, tokens, vocabulary);
-    let mut products = matmul::Workspace::new(&host, 1);
-    let meter = &mut Meter::default();
-    let loss = cross_entropy::forward(inputs, &mut workspace, &mut products, meter);
-    let mut dhidden = vec![0.0; hidden.len()];
+    let workspace = &mut Workspace::new(&host, tokens, vocabulary);
+    let products = &mut matmul::Workspace::new(&host, 1);
+    cross_entropy::logits(workspace, &hidden, &table, shape, products);
+    let loss = cross_entropy::loss(workspace, targets, shape);
+    cross_entropy::to_gradient(workspace, targets, f64::from(SCALE), shape);
     let mut dtable = vec![0.0; table.len()];
-    let gradient = (dtable.as_mut_slice(), Sums::Write);
-    let scale = f64::from(SCALE);
-    cross_entropy::backward(
-        &mut dhidden,
-        gradient,
-        scale,
-        inputs,
-        &mut workspace,
-        &mut products,
-        meter,
-    );
+    let sums = Sums::Write;
+    cross_entropy::table_gradient(&mut dtable, sums, &hidden, shape, workspace, products);
     (loss, transposed(&dtable, vocabulary))
 }
 
@@ -99,9 +89,8 @@ fn agrees<E: CudaElement>() {
         // Once for the loss alone, and once with the gradient: both are added.
         for scale in [None, Some(SCALE)] {
             let logits = found.view_mut();
-            kernels
-                .run(loss.view_mut(), losses.view_mut(), logits, targets.view(), shape, scale)
-                .unwrap();
+            kernels.run(losses.view_mut(), logits, targets.view(), shape, scale).unwrap();
+            kernels.add_losses(loss.view_mut(), losses.view()).unwrap();
         }
         assert_close(&what, &memory.download(&loss), &[1.5 + 2.0 * exact_loss], LOSS);
         let exact = padded(&exact_gradient, vocabulary, stride, 0.0);

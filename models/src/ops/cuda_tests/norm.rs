@@ -6,10 +6,10 @@ use half::bf16;
 
 use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
-use crate::ops::norm::{NormBackward, NormKernels, NormParameters, NormSaved, NormShape};
+use crate::ops::norm::{NormBackward, NormKernels, NormSaved, NormShape};
 use crate::ops::row_sums::RowSums;
 use crate::ops::row_sums::cuda::{ColumnSums, Partials};
-use crate::ops::{layer_norm, rms_norm};
+use crate::ops::{Affine, layer_norm, rms_norm};
 
 /// N and C: one pack, rows that fill no block, several parts, and more columns than one pass of
 /// backward has.
@@ -132,7 +132,7 @@ impl<E: CudaElement> Case<E> {
         let weight = memory.upload(&self.weight.elements);
         let bias = memory.upload(&self.bias.elements);
         let bias = (self.norm == Norm::Layer).then(|| bias.view());
-        let parameters = NormParameters { weight: weight.view(), bias };
+        let parameters = Affine { weight: weight.view(), bias };
         let mut y = memory.unwritten::<E>(x.len());
         let mut stats = memory.unwritten(self.norm.stats_per_row() * self.shape.rows);
         let view = stats.view_mut();

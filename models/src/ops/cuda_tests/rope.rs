@@ -5,7 +5,8 @@ use half::bf16;
 
 use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
-use crate::ops::rope::cuda::{Direction, Rope};
+use crate::ops::rope::Direction;
+use crate::ops::rope::cuda::Rope;
 use crate::ops::rope::{self, Shape, Tables};
 
 /// B, T, the heads that are rotated, further heads, and D: heads that start at multiples of 16

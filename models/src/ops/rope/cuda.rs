@@ -4,20 +4,13 @@
 use device::ViewMut;
 use device::cuda::{Cuda, Error, Grid, Kernel};
 
-use super::{Shape, Tables};
+use super::{Direction, Shape, Tables};
 use crate::ops::kernels::{self, CudaElement};
 
 /// The compiled kernel.
 #[derive(Debug)]
 pub(crate) struct Rope {
     rotate: Kernel,
-}
-
-/// Direction of the rotation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Forward,
-    Backward,
 }
 
 impl Rope {

@@ -55,3 +55,12 @@ pub struct Shape {
     /// H + K: the heads that are rotated, from the start of the row.
     pub heads: usize,
 }
+
+/// Direction of the rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// By the angles.
+    Forward,
+    /// Back again: the gradient of the input from that of the output.
+    Backward,
+}

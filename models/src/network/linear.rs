@@ -4,7 +4,7 @@ use crate::meter::Role;
 
 /// A linear layer of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Linear {
+pub(crate) enum Linear {
     /// Computes queries, keys and values.
     AttentionIn,
     /// Projects the attention's output.

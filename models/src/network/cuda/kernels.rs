@@ -2,21 +2,19 @@
 
 use device::cuda::{Cuda, Error};
 
-use super::batch::TokenSender;
-use super::buffers::Workspaces;
-use super::layers::Layers;
-use crate::fused::linear::Linear;
-use crate::fused::norm::Norm;
-use crate::fused::options::AttentionBackend;
-use crate::fused::size::{Activation, Size};
+use super::tokens::TokenSender;
+use super::workspace::LibraryWorkspaces;
 use crate::layout::head_rows;
+use crate::network::linear::Linear;
+use crate::network::options::AttentionBackend;
+use crate::network::size::{Activation, Norm, Size};
 use crate::ops::attention::cuda::Attention;
 use crate::ops::cross_entropy::cuda::CrossEntropy;
 use crate::ops::embedding::cuda::Embedding;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Shape;
 use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, LinearProducts};
-use crate::ops::norm::NormKernels;
+use crate::ops::norm::{NormKernels, NormShape};
 use crate::ops::rope::cuda::Rope;
 use crate::ops::row_sums::cuda::ColumnSums;
 use crate::ops::swiglu::cuda::SwiGlu;
@@ -28,13 +26,24 @@ pub(super) struct Kernels {
     pub(super) tokens: TokenSender,
     pub(super) embedding: Embedding,
     pub(super) norm: NormKernels,
+    /// The input of every norm.
+    pub(super) norm_shape: NormShape,
     pub(super) attention: Attention,
-    /// Activation of Llama; GELU is an epilogue.
-    pub(super) swiglu: Option<SwiGlu>,
-    pub(super) rope: Option<Rope>,
+    /// Kernels of Llama; GELU is an epilogue.
+    pub(super) llama: Option<LlamaKernels>,
     pub(super) cross_entropy: CrossEntropy,
-    pub(super) layers: Layers,
+    pub(super) column_sums: ColumnSums,
+    pub(super) blas: Blas,
+    /// In the order of [`Linear::ALL`].
+    pub(super) products: Vec<LinearProducts>,
     pub(super) head: Head,
+}
+
+/// Kernels that only Llama uses.
+#[derive(Debug)]
+pub(super) struct LlamaKernels {
+    pub(super) swiglu: SwiGlu,
+    pub(super) rope: Rope,
 }
 
 /// The head's products, for whole chunks of tokens and for the rest.
@@ -49,32 +58,46 @@ impl Kernels {
     pub(super) fn new<E: CudaElement>(
         device: &Cuda,
         size: &Size,
-        workspaces: Workspaces,
+        workspaces: LibraryWorkspaces,
     ) -> Result<Self, Error> {
-        let blas = Blas::new(device, workspaces.products)?;
+        let LibraryWorkspaces { products: workspace, attention } = workspaces;
+        let blas = Blas::new(device, workspace)?;
+        let attention = match size.attention_backend {
+            AttentionBackend::Flash => Attention::new::<E>(device, size.attention.head_width)?,
+            AttentionBackend::Cudnn => Attention::cudnn(device, size.attention, attention)?,
+        };
         let norm = match size.norm {
             Norm::Layer => NormKernels::layer_norm::<E>(device)?,
             Norm::RootMeanSquare { epsilon } => NormKernels::rms_norm::<E>(device, epsilon)?,
         };
         let is_llama = size.activation == Activation::SwiGlu;
-        let attention = match size.attention_backend {
-            AttentionBackend::Flash => Attention::new::<E>(device, size.attention.head_width)?,
-            AttentionBackend::Cudnn => {
-                Attention::cudnn(device, size.attention, workspaces.attention)?
-            }
-        };
+        let products = Linear::ALL.map(|linear| {
+            LinearProducts::new::<E>(&blas, size.linear(linear), epilogues(size, linear))
+        });
         Ok(Self {
             device: device.clone(),
             tokens: TokenSender::new(device, size.rows, size.vocabulary)?,
             embedding: Embedding::new::<E>(device)?,
             norm,
+            norm_shape: NormShape { rows: size.rows, width: size.width },
             attention,
-            swiglu: is_llama.then(|| SwiGlu::new::<E>(device)).transpose()?,
-            rope: is_llama.then(|| Rope::new::<E>(device)).transpose()?,
+            llama: is_llama.then(|| LlamaKernels::new::<E>(device)).transpose()?,
             cross_entropy: CrossEntropy::new::<E>(device)?,
+            column_sums: ColumnSums::new::<E>(device)?,
+            products: products.into_iter().collect::<Result<_, _>>()?,
             head: Head::new::<E>(&blas, size)?,
-            layers: Layers::new::<E>(blas, ColumnSums::new::<E>(device)?, size)?,
+            blas,
         })
+    }
+
+    pub(super) fn llama(&self) -> &LlamaKernels {
+        self.llama.as_ref().unwrap_or_else(|| unreachable!("only Llama has RoPE and SwiGLU"))
+    }
+}
+
+impl LlamaKernels {
+    fn new<E: CudaElement>(device: &Cuda) -> Result<Self, Error> {
+        Ok(Self { swiglu: SwiGlu::new::<E>(device)?, rope: Rope::new::<E>(device)? })
     }
 }
 
@@ -102,7 +125,7 @@ impl Head {
 }
 
 /// The epilogues of a linear layer.
-pub(super) fn epilogues(size: &Size, linear: Linear) -> Epilogues {
+fn epilogues(size: &Size, linear: Linear) -> Epilogues {
     let has_gelu = size.activation == Activation::Gelu;
     let forward = match linear {
         Linear::Expand if has_gelu => Epilogue::GeluBias,

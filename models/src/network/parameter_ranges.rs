@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use device::{Element, View, ViewMut};
+
 use super::linear::Linear;
+use super::ops::{EmbeddingGradients, EmbeddingTables};
 use crate::layout::{Tensor, head_rows};
-use crate::ops::Float;
-use crate::ops::matmul::Sums;
+use crate::ops::{Affine, AffineMut};
 use crate::{Layout, ModelConfig};
 
 /// A segment of the layout: weights arrive, and gradients become complete, segment by segment.
@@ -17,32 +19,6 @@ pub(super) struct SegmentRange {
     pub(super) range: Range<usize>,
 }
 
-/// Weight and, where the family has one, bias of a norm or a linear layer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Affine<'a, T> {
-    pub(super) weight: &'a [T],
-    pub(super) bias: Option<&'a [T]>,
-}
-
-/// The same, to be written.
-#[derive(Debug)]
-pub(super) struct AffineMut<'a, T> {
-    pub(super) weight: &'a mut [T],
-    pub(super) bias: Option<&'a mut [T]>,
-}
-
-impl<T: Float> AffineMut<'_, T> {
-    /// Gradients that can be added to: cleared where they are to be written. Vectors of C elements
-    /// are too small for an op that writes.
-    pub(super) fn cleared_for(mut self, sums: Sums) -> Self {
-        if sums == Sums::Write {
-            self.weight.fill(T::ZERO);
-            self.bias.iter_mut().for_each(|bias| bias.fill(T::ZERO));
-        }
-        self
-    }
-}
-
 /// Ranges of a weight and its bias in their segment.
 #[derive(Debug, Clone)]
 pub(super) struct AffineRanges {
@@ -52,13 +28,13 @@ pub(super) struct AffineRanges {
 
 impl AffineRanges {
     /// Weight and bias out of the weights of their segment.
-    pub(super) fn of<'a, T>(&self, segment: &'a [T]) -> Affine<'a, T> {
-        let bias = self.bias.clone().map(|bias| &segment[bias]);
-        Affine { weight: &segment[self.weight.clone()], bias }
+    pub(super) fn of<'a, T: Element>(&self, segment: View<'a, T>) -> Affine<'a, T> {
+        let bias = self.bias.clone().map(|bias| segment.slice(bias));
+        Affine { weight: segment.slice(self.weight.clone()), bias }
     }
 
     /// The same out of the gradients of their segment.
-    pub(super) fn of_mut<'a, T>(&self, segment: &'a mut [T]) -> AffineMut<'a, T> {
+    pub(super) fn of_mut<'a, T: Element>(&self, segment: ViewMut<'a, T>) -> AffineMut<'a, T> {
         let (weight, bias) = split(segment, &self.weight, self.bias.as_ref());
         AffineMut { weight, bias }
     }
@@ -91,13 +67,20 @@ pub(super) struct EmbeddingRanges {
 
 impl EmbeddingRanges {
     /// Both tables out of the weights of their segment.
-    pub(super) fn of<'a, T>(&self, segment: &'a [T]) -> (&'a [T], Option<&'a [T]>) {
-        (&segment[self.tokens.clone()], self.positions.clone().map(|range| &segment[range]))
+    pub(super) fn of<'a, E: Element>(&self, segment: View<'a, E>) -> EmbeddingTables<'a, E> {
+        EmbeddingTables {
+            tokens: segment.slice(self.tokens.clone()),
+            positions: self.positions.clone().map(|range| segment.slice(range)),
+        }
     }
 
     /// The same out of the gradients of their segment.
-    pub(super) fn of_mut<'a, T>(&self, segment: &'a mut [T]) -> (&'a mut [T], Option<&'a mut [T]>) {
-        split(segment, &self.tokens, self.positions.as_ref())
+    pub(super) fn of_mut<'a, T: Element>(
+        &self,
+        segment: ViewMut<'a, T>,
+    ) -> EmbeddingGradients<'a, T> {
+        let (tokens, positions) = split(segment, &self.tokens, self.positions.as_ref());
+        EmbeddingGradients { tokens, positions }
     }
 }
 
@@ -115,26 +98,13 @@ pub(super) struct HeadRanges {
     pub(super) segment: SegmentRange,
     /// Whether it is the token table, whose gradient is complete after the embeddings'.
     pub(super) is_tied: bool,
+    /// The matrix with its rows of padding, which are zero.
     pub(super) table: Range<usize>,
-    /// The same with its rows of padding, which are zero.
-    pub(super) padded: Range<usize>,
-}
-
-impl HeadRanges {
-    /// The matrix (V, C) out of the weights of its segment.
-    pub(super) fn of<'a, T>(&self, segment: &'a [T]) -> &'a [T] {
-        &segment[self.table.clone()]
-    }
-
-    /// Its gradient out of that of its segment.
-    pub(super) fn of_mut<'a, T>(&self, segment: &'a mut [T]) -> &'a mut [T] {
-        &mut segment[self.table.clone()]
-    }
 }
 
 /// All tensors of a model.
 #[derive(Debug, Clone)]
-pub(super) struct ParameterRanges {
+pub(crate) struct ParameterRanges {
     pub(super) head: HeadRanges,
     pub(super) final_norm: FinalNormRanges,
     /// From the first block to the last.
@@ -147,7 +117,7 @@ impl ParameterRanges {
     ///
     /// # Panics
     /// When the layout lacks a tensor of the model or has one of another size.
-    pub(super) fn new(layout: &Layout, config: &ModelConfig) -> Self {
+    pub(crate) fn new(layout: &Layout, config: &ModelConfig) -> Self {
         let expected = Layout::new(config);
         let name_and_shape = |tensor: &Tensor| (tensor.name.clone(), tensor.shape.clone());
         let tensors = layout.tensors().iter().map(name_and_shape);
@@ -168,8 +138,8 @@ fn head(layout: &Layout, config: &ModelConfig) -> HeadRanges {
         if is_tied { ("embeddings", "wte.weight") } else { ("head", "lm_head.weight") };
     let finder = Finder::new(layout, segment);
     let table = finder.range(table);
-    let padded = table.start..table.start + head_rows(config.vocabulary) * config.width;
-    HeadRanges { is_tied, table, padded, segment: finder.segment }
+    let table = table.start..table.start + head_rows(config.vocabulary) * config.width;
+    HeadRanges { is_tied, table, segment: finder.segment }
 }
 
 fn final_norm(layout: &Layout) -> FinalNormRanges {
@@ -237,15 +207,17 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// One range of a segment, or two at once.
-fn split<'a, T>(
-    segment: &'a mut [T],
+/// One range of a segment, or two at once, in either order.
+fn split<'a, T: Element>(
+    segment: ViewMut<'a, T>,
     first: &Range<usize>,
     second: Option<&Range<usize>>,
-) -> (&'a mut [T], Option<&'a mut [T]>) {
-    let Some(second) = second else { return (&mut segment[first.clone()], None) };
-    let [first, second] = segment
-        .get_disjoint_mut([first.clone(), second.clone()])
-        .unwrap_or_else(|error| panic!("tensors of a segment do not overlap: {error}"));
-    (first, Some(second))
+) -> (ViewMut<'a, T>, Option<ViewMut<'a, T>>) {
+    let Some(second) = second else { return (segment.slice(first.clone()), None) };
+    if first.start > second.start {
+        let (before, after) = segment.split_at(first.start);
+        return (after.slice(0..first.len()), Some(before.slice(second.clone())));
+    }
+    let (before, after) = segment.split_at(second.start);
+    (before.slice(first.clone()), Some(after.slice(0..second.len())))
 }

@@ -1,12 +1,14 @@
 //! Every dimension that the engine's buffers depend on, and which ops a family uses.
 
+use device::Allocator;
+
 use super::linear::Linear;
-use super::norm::Norm;
+use super::ops::Chunk;
 use super::options::{AttentionBackend, Options};
 use crate::config::Family;
 use crate::meter::Work;
 use crate::ops::matmul::{self, Shape};
-use crate::ops::{Element, attention, cross_entropy, rope, work};
+use crate::ops::{Element, Float, attention, cross_entropy, rope, work};
 use crate::{MicroBatch, ModelConfig};
 
 /// What is between the linear layers of a feed-forward layer.
@@ -18,9 +20,21 @@ pub(super) enum Activation {
     SwiGlu,
 }
 
+/// A family's norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Norm {
+    /// LayerNorm with bias. Saves mean and 1 / standard deviation.
+    Layer,
+    /// RMSNorm without bias. Saves 1 / root mean square.
+    RootMeanSquare {
+        /// Added to the mean square.
+        epsilon: f64,
+    },
+}
+
 /// Dimensions and kinds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
+pub(crate) struct Size {
     /// N = B T.
     pub(super) rows: usize,
     /// B, T, H, K and D.
@@ -45,7 +59,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    pub(super) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
+    pub(crate) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
         let Options { recompute, threads, attention: attention_backend, logits_bytes, .. } =
             options;
         let attention = attention::Shape {
@@ -55,9 +69,11 @@ impl Size {
             key_value_heads: config.key_value_heads(),
             head_width: config.head_width(),
         };
-        let activation = match config.family {
-            Family::Gpt => Activation::Gelu,
-            Family::Llama(_) => Activation::SwiGlu,
+        let (norm, activation) = match config.family {
+            Family::Gpt => (Norm::Layer, Activation::Gelu),
+            Family::Llama(llama) => {
+                (Norm::RootMeanSquare { epsilon: llama.norm_epsilon }, Activation::SwiGlu)
+            }
         };
         Self {
             rows: micro_batch.rows(),
@@ -67,7 +83,7 @@ impl Size {
             feed_forward: config.feed_forward,
             vocabulary: config.vocabulary,
             layers: config.layers,
-            norm: Norm::new(config),
+            norm,
             activation,
             recompute,
             threads,
@@ -78,6 +94,21 @@ impl Size {
     /// Blocks whose activations exist at one time; inputs of all blocks do.
     pub(super) fn saved_blocks(&self) -> usize {
         if self.recompute { 1 } else { self.layers }
+    }
+
+    /// Elements of the residual stream: N C.
+    pub(super) fn stream(&self) -> usize {
+        self.rows * self.width
+    }
+
+    /// Elements of the feed-forward layer after its activation: N F.
+    pub(super) fn hidden(&self) -> usize {
+        self.rows * self.feed_forward
+    }
+
+    /// Whether queries and keys are rotated by their positions: in Llama, which has SwiGLU as well.
+    pub(super) fn has_rope(&self) -> bool {
+        self.activation == Activation::SwiGlu
     }
 
     /// Columns of queries, keys and values: (H + 2 K) D.
@@ -117,12 +148,21 @@ impl Size {
 
     /// Statistics that one norm saves.
     pub(super) fn stats(&self) -> usize {
-        self.rows * self.norm.stats_per_row()
+        self.rows * self.norm_vectors()
     }
 
     /// Values that a norm's backward sums over rows: one for each of its parameters.
     pub(super) fn norm_sums(&self) -> usize {
-        self.width * self.norm.parameters()
+        self.width * self.norm_vectors()
+    }
+
+    /// Statistics that a norm saves of each row, which are as many as its parameter vectors: weight,
+    /// and in LayerNorm bias.
+    fn norm_vectors(&self) -> usize {
+        match self.norm {
+            Norm::Layer => 2,
+            Norm::RootMeanSquare { .. } => 1,
+        }
     }
 
     /// One pass of a norm over all rows.
@@ -135,18 +175,46 @@ impl Size {
         work::rope::<E>(self.rows, self.rope(), self.attention.head_width)
     }
 
+    /// T and C, of the embeddings.
+    pub(super) fn sequence_and_width(&self) -> (usize, usize) {
+        (self.attention.tokens, self.width)
+    }
+
+    /// RoPE's angles, in Llama.
+    pub(super) fn rope_tables<W: Float>(
+        &self,
+        allocator: &Allocator,
+        config: &ModelConfig,
+    ) -> Option<rope::Tables<W>> {
+        let Family::Llama(llama) = config.family else { return None };
+        let angles = llama.angles_per_token(self.attention.head_width);
+        let allocator = allocator.for_purpose("positions");
+        Some(rope::Tables::new(&allocator, &angles, self.attention.tokens))
+    }
+
     /// Tokens whose logits exist at one time.
     pub(super) fn chunk_tokens<E: Element>(&self) -> usize {
         cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary, self.logits_bytes)
     }
 
+    /// The chunks of all tokens.
+    pub(super) fn chunks<E: Element>(&self) -> impl Iterator<Item = Chunk> + use<E> {
+        let rows = self.rows;
+        let most = self.chunk_tokens::<E>();
+        let chunk = move |start| Chunk { start, tokens: most.min(rows - start) };
+        (0..rows).step_by(most).map(chunk)
+    }
+
+    /// The head over one chunk.
+    pub(super) fn head(&self, chunk: Chunk) -> cross_entropy::Shape {
+        let Self { width, vocabulary, .. } = *self;
+        cross_entropy::Shape { tokens: chunk.tokens, width, vocabulary }
+    }
+
     /// All products of a micro-batch.
     pub(super) fn products<E: Element>(&self) -> Vec<matmul::Extent> {
         let linear = Linear::ALL.map(|linear| self.linear(linear).products());
-        let chunk = self.chunk_tokens::<E>();
-        let chunks = [chunk, self.rows % chunk].into_iter().filter(|&tokens| tokens > 0);
-        let table = (self.vocabulary, self.width);
-        let head = |tokens| cross_entropy::Workspace::<E>::products(tokens, table);
-        linear.into_iter().chain(chunks.map(head)).flatten().collect()
+        let head = |chunk| cross_entropy::Workspace::<E>::products(self.head(chunk));
+        linear.into_iter().chain(self.chunks::<E>().map(head)).flatten().collect()
     }
 }

@@ -1,10 +1,17 @@
 //! Calls, time and useful work of each op in a step, counted on request.
 //!
 //! Switched off, a meter costs one branch per op. Switched on, it reads the clock around each call
-//! and changes nothing that is computed. Counters are a fixed array: nothing is allocated.
+//! and changes nothing that is computed; on a CUDA device it records events around each call.
+//! Counters are a fixed array, and events are created when it is switched on.
+
+mod events;
 
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
+
+use device::Device;
+use device::cuda::Error;
+use events::EventClock;
 
 /// The work of one or more calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -129,43 +136,85 @@ pub struct Count {
     pub work: Work,
 }
 
-/// Counters of all ops, on or off.
-#[derive(Debug, Clone, Default)]
+/// Totals of every op.
+type Counts = [[Count; Kind::ALL.len()]; Role::ALL.len()];
+
+/// Counters of all ops on one device, on or off.
+#[derive(Debug, Default)]
 pub struct Meter {
     on: bool,
-    counts: [[Count; Kind::ALL.len()]; Role::ALL.len()],
+    counts: Counts,
+    /// Where the ops run on a CUDA device.
+    events: Option<EventClock>,
 }
 
 impl Meter {
-    /// Starts counting from zero.
-    pub fn start(&mut self) {
-        *self = Self { on: true, ..Self::default() };
+    /// A meter of ops on a device, off.
+    pub fn of(device: &Device) -> Self {
+        let events = match device {
+            Device::Host => None,
+            Device::Cuda(device) => Some(EventClock::new(device)),
+        };
+        Self { events, ..Self::default() }
     }
 
-    /// Stops counting, and keeps what was counted.
-    pub fn stop(&mut self) {
+    /// Starts counting from zero.
+    pub fn start(&mut self) {
+        self.on = true;
+        self.counts = Counts::default();
+        self.events.iter_mut().for_each(EventClock::prepare);
+    }
+
+    /// Stops counting, and keeps what was counted. Waits for the device.
+    ///
+    /// # Errors
+    /// Those of the device's events: the times are incomplete.
+    pub fn stop(&mut self) -> Result<(), Error> {
         self.on = false;
+        self.read_events();
+        self.events.as_mut().and_then(EventClock::take_failure).map_or(Ok(()), Err)
     }
 
     /// Runs an op, and counts it when the meter is on. `work` is only called then.
     #[inline]
-    pub fn time<R>(
-        &mut self,
-        (role, kind): Op,
-        work: impl FnOnce() -> Work,
-        run: impl FnOnce() -> R,
-    ) -> R {
+    pub fn time<R>(&mut self, op: Op, work: impl FnOnce() -> Work, run: impl FnOnce() -> R) -> R {
         if !self.on {
             return run();
         }
-        let start = Instant::now();
-        let result = run();
-        let time = start.elapsed();
-        let count = &mut self.counts[role as usize][kind as usize];
+        let result = match &mut self.events {
+            None => {
+                let start = Instant::now();
+                let result = run();
+                self.count(op).time += start.elapsed();
+                result
+            }
+            Some(_) => self.run_between_events(op, run),
+        };
+        let count = self.count(op);
         count.calls += 1;
-        count.time += time;
         count.work += work();
         result
+    }
+
+    fn run_between_events<R>(&mut self, op: Op, run: impl FnOnce() -> R) -> R {
+        if self.events.as_ref().is_some_and(EventClock::is_full) {
+            self.read_events();
+        }
+        self.events.iter_mut().for_each(EventClock::begin);
+        let result = run();
+        self.events.iter_mut().for_each(|events| events.end(op));
+        result
+    }
+
+    fn read_events(&mut self) {
+        let Self { events, counts, .. } = self;
+        if let Some(events) = events {
+            events.drain(|(role, kind), time| counts[role as usize][kind as usize].time += time);
+        }
+    }
+
+    fn count(&mut self, (role, kind): Op) -> &mut Count {
+        &mut self.counts[role as usize][kind as usize]
     }
 
     /// The ops that were called at all, role by role.
@@ -206,7 +255,7 @@ mod tests {
         meter.start();
         call(&mut meter);
         call(&mut meter);
-        meter.stop();
+        meter.stop().unwrap();
         call(&mut meter);
         let (found, count) = meter.counts().next().unwrap();
         assert_eq!((found, count.calls), (op, 2));
