@@ -12,7 +12,7 @@ use crate::hardware::{HardwareSummary, PortSummary};
 use crate::phase::{Phase, PhaseTimes};
 use crate::statistics::{Distribution, Histogram};
 use crate::steps::{OwnTimes, StepBlock};
-use crate::straggler::{Sniffed, Straggler};
+use crate::straggler::{CalibrationRates, Straggler};
 use crate::trigger::Trigger;
 
 /// State of a run or an attempt.
@@ -129,7 +129,7 @@ pub struct RankRecord {
     /// Rates at work that is equal on all ranks, after the first step; `null` on a single rank, and
     /// if not measured.
     #[serde(default)]
-    pub sniffed: Option<Sniffed>,
+    pub sniffed: Option<CalibrationRates>,
     /// Last time that the attempt found it slower than the other ranks; `null` if it never did.
     #[serde(default)]
     pub straggler: Option<Straggler>,

@@ -38,7 +38,9 @@ impl Worker {
             };
             let pause = match self.look(&watch.submitted, copied) {
                 Ok(Some(chosen)) => return Some(chosen),
-                Ok(None) if watch.since.elapsed() < self.options.patience => watch.pauses.next(),
+                Ok(None) if watch.since.elapsed() < self.options.stall_timeout => {
+                    watch.pauses.next()
+                }
                 Ok(None) => {
                     self.shared.stop_waiting(&watch.submitted);
                     continue;

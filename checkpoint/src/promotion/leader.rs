@@ -193,8 +193,8 @@ impl Worker {
                 progress = Instant::now();
                 pauses = Pauses::new(POLL_MIN, POLL_MAX);
             }
-            if progress.elapsed() >= self.options.patience {
-                let reason = format!("has sent no file for {:?}", self.options.patience);
+            if progress.elapsed() >= self.options.stall_timeout {
+                let reason = format!("has sent no file for {:?}", self.options.stall_timeout);
                 let late = |rank| RankFailure { rank, reason: reason.clone() };
                 return Err(self.others_failed(name, missing.into_iter().map(late).collect()));
             }

@@ -71,12 +71,12 @@ impl Tiers {
         let views = self.views(None);
         let survey = Survey::gather(&views, None, &SingleRank)?;
         let scopes: Vec<Scope> = views.iter().map(|view| view.store.scope()).collect();
-        let sights = [survey.sights.concat(), Vec::new()];
+        let inventories = [survey.inventories.concat(), Vec::new()];
         let here = here.clamp(1, ranks.max(1));
         let readers =
             [Readers { rank: 0, count: here }, Readers { rank: 1, count: ranks.max(1) - here }];
         let mut passed_over = Vec::new();
-        for candidate in Plan::new(&scopes, &sights).candidates {
+        for candidate in Plan::new(&scopes, &inventories).candidates {
             let is_covered = |version: &&Version| version.missing().is_empty();
             if let Some(version) = candidate.versions.iter().find(is_covered) {
                 return preview(&views, &candidate.checkpoint, version, &readers, passed_over);

@@ -115,7 +115,7 @@ impl<'a, 'p> Search<'a, 'p> {
     /// Newest first.
     fn candidates(&self) -> Vec<Candidate> {
         let scopes: Vec<_> = self.views.iter().map(|view| view.store.scope()).collect();
-        Plan::new(&scopes, &self.survey.sights).candidates
+        Plan::new(&scopes, &self.survey.inventories).candidates
     }
 
     /// Fails unless no checkpoint was ever committed.
@@ -127,9 +127,11 @@ impl<'a, 'p> Search<'a, 'p> {
             let others = Error::OtherRanksFailed { path: root, failures: rank_failures(&failures) };
             return Err(self.survey.own.errors.drain(..).next().unwrap_or(others));
         }
-        let sights = self.survey.sights.iter().enumerate();
-        let mut rejected = sights.flat_map(|(rank, sights)| {
-            sights.iter().filter_map(move |sight| Some((rank, sight.rejected.as_ref()?)))
+        let inventories = self.survey.inventories.iter().enumerate();
+        let mut rejected = inventories.flat_map(|(rank, inventories)| {
+            inventories
+                .iter()
+                .filter_map(move |inventory| Some((rank, inventory.rejected.as_ref()?)))
         });
         let Some((rank, checkpoint)) = rejected.next() else { return Ok(()) };
         // Starting from nothing would hide that there was a state once.

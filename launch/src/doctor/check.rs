@@ -12,7 +12,7 @@ use crate::bootstrap::World;
 /// Check of one requirement of training.
 pub trait Check: Sync {
     /// Returns the description of the check.
-    fn about(&self) -> &'static About;
+    fn desc(&self) -> &'static CheckDesc;
 
     /// Runs the check.
     fn run(&self, context: &Context) -> Finding;
@@ -20,7 +20,7 @@ pub trait Check: Sync {
 
 /// Description of a check in tables and documentation.
 #[derive(Debug, PartialEq, Eq)]
-pub struct About {
+pub struct CheckDesc {
     /// Name, for `--require NAME`.
     pub name: &'static str,
     /// Subject of the check.
@@ -28,7 +28,7 @@ pub struct About {
     /// Ranks that run it.
     pub scope: Scope,
     /// Files and values that it reads.
-    pub looks_at: &'static str,
+    pub inspects: &'static str,
     /// Conditions of warnings and failures, with their reasons.
     pub thresholds: &'static str,
     /// Action to take after a warning or a failure.

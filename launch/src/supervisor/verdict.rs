@@ -243,7 +243,7 @@ mod tests {
     fn request() -> Request {
         let host = |name: &str| Host::new(name, Some(2));
         Request {
-            reach: crate::supervisor::Reach::Ssh,
+            transport: crate::supervisor::Transport::Ssh,
             hosts: ["a", "b", "c"].map(host).into(),
             nodes: 2,
             ranks_per_node: 2,

@@ -231,7 +231,7 @@ impl StepSeries {
     /// Returns all steps in at most about `count` blocks; more only if there are as many attempts.
     pub fn summarized(&self, count: usize) -> Vec<StepBlock> {
         let mut blocks = summarized(&self.blocks, self.block_steps, count);
-        blocks.iter_mut().for_each(|block| block.typical = None);
+        blocks.iter_mut().for_each(|block| block.sampled = None);
         blocks
     }
 

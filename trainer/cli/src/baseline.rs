@@ -10,7 +10,7 @@ use record::ExitCode;
 use record::Record;
 use record::text::number_format;
 use trainer::failure::{Failure, Outcome};
-use verdict::baseline::{Baselines, Kept, Key, Summary};
+use verdict::baseline::{Baselines, Key, StoredRecord, Summary};
 
 /// Keep records of runs, and say which of them new runs are compared with.
 ///
@@ -127,7 +127,7 @@ impl Show {
         if let Some(save) = &self.save {
             self.copy(&store, &found, save).map_err(usage)?;
         }
-        let summary = |(key, kept): &(Key, Vec<Kept>)| Summary::of(key.to_string(), kept);
+        let summary = |(key, kept): &(Key, Vec<StoredRecord>)| Summary::of(key.to_string(), kept);
         let summaries: Vec<_> = found.iter().filter_map(summary).collect();
         if self.json {
             return print_json(&summaries);
@@ -140,7 +140,7 @@ impl Show {
     }
 
     /// Returns the records that are kept, by key.
-    fn found(&self, store: &Baselines) -> verdict::Result<Vec<(Key, Vec<Kept>)>> {
+    fn found(&self, store: &Baselines) -> verdict::Result<Vec<(Key, Vec<StoredRecord>)>> {
         let keys = store.keys()?.into_iter();
         let chosen = keys.filter(|key| key.to_string().contains(&self.only));
         chosen.map(|key| Ok((key.clone(), store.records(&key)?))).collect()
@@ -150,7 +150,7 @@ impl Show {
     fn copy(
         &self,
         from: &Baselines,
-        found: &[(Key, Vec<Kept>)],
+        found: &[(Key, Vec<StoredRecord>)],
         place: &str,
     ) -> verdict::Result<()> {
         if place == self.store {

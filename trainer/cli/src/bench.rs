@@ -41,7 +41,7 @@ pub(super) struct BenchCommand {
 const STEPS_PER_MEASURED: u64 = 4;
 
 /// Fewest steps that can show whether step times have settled.
-const STEPS_TO_TELL: u64 = 42;
+const SETTLING_STEPS_MIN: u64 = 42;
 
 impl BenchCommand {
     /// Returns the folders of the runs, where a folder for them is named.
@@ -85,7 +85,7 @@ fn new_root(workload: &str) -> PathBuf {
 /// given.
 fn until_measured(options: &RunOptions, wanted: u64, out: PathBuf) -> RunOptions {
     let scheduled = options.config.workload.schedule.steps;
-    let bound = STEPS_PER_MEASURED * wanted.max(STEPS_TO_TELL);
+    let bound = STEPS_PER_MEASURED * wanted.max(SETTLING_STEPS_MIN);
     RunOptions {
         out: Some(out),
         steps: options.steps.or(Some(bound.min(scheduled))),

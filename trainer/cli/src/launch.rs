@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use launch::hostfile::{Host, default_hostfile, read_hostfile};
 use launch::slurm::{Allocation, allocation};
-use launch::supervisor::{self, Ending, Reach, Request};
+use launch::supervisor::{self, Ending, Request, Transport};
 
 use super::log_file::LogFile;
 use super::{Arguments, Command, LogArguments, agent, say};
@@ -83,33 +83,33 @@ impl Launch {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let file = self.log.clone().map(LogFile::new);
         let also_to_file = |text: &str| file.iter().for_each(|file| file.say(text));
-        let tell = |text: &str| {
+        let report = |text: &str| {
             say("launch", text);
             also_to_file(text);
         };
-        self.supervise(&tell).inspect_err(|failure| {
+        self.supervise(&report).inspect_err(|failure| {
             also_to_file(&format!("{failure}; exit code {}", failure.code as u8));
         })
     }
 
-    fn supervise(self, tell: &dyn Fn(&str)) -> Outcome<ExitCode> {
+    fn supervise(self, report: &dyn Fn(&str)) -> Outcome<ExitCode> {
         let evidence = RunEvidence::new(folders(&self.command, self.restarts)?);
         let request = self.request()?;
         let Ending { code, text } =
-            supervisor::run(&request, evidence, tell).map_err(environment)?;
-        tell(&format!("{text}; exit code {code}"));
+            supervisor::run(&request, evidence, report).map_err(environment)?;
+        report(&format!("{text}; exit code {code}"));
         Ok(ExitCode::try_from(code).unwrap_or(ExitCode::Internal))
     }
 
     fn request(self) -> Outcome<Request> {
-        let Allocation { hosts, reach } = self.hosts()?;
+        let Allocation { hosts, transport } = self.hosts()?;
         let listed = hosts[0].slots.unwrap_or(1);
         let program = std::env::current_exe()?;
         let request = Request {
             nodes: self.nodes.map_or(hosts.len(), |nodes| nodes as usize),
             ranks_per_node: self.ranks_per_node.map_or(listed, |ranks| ranks as usize),
             hosts,
-            reach,
+            transport,
             share_nodes: self.share_nodes,
             wait: self.wait,
             grace: self.grace,
@@ -131,9 +131,10 @@ impl Launch {
         if let Some(path) = self.hostfile.clone().or_else(default_hostfile) {
             let hosts =
                 read_hostfile(&path).map_err(|error| Failure::new(ExitCode::Usage, error))?;
-            return Ok(Allocation { hosts, reach: Reach::Ssh });
+            return Ok(Allocation { hosts, transport: Transport::Ssh });
         }
-        let alone = || Allocation { hosts: vec![Host::new("localhost", None)], reach: Reach::Ssh };
+        let alone =
+            || Allocation { hosts: vec![Host::new("localhost", None)], transport: Transport::Ssh };
         Ok(allocation().map_err(environment)?.unwrap_or_else(alone))
     }
 }

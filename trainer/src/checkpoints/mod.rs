@@ -74,8 +74,9 @@ pub(crate) struct Checkpointer {
     /// Tiers that the save in flight must reach.
     due: TierSet,
     /// Tiers that skipped or failed saves should have reached: the next save does.
-    owed: TierSet,
-    /// True if another tier has taken over from a failed one: what is owed is saved at once.
+    pending_tiers: TierSet,
+    /// True if another tier has taken over from a failed one: pending tiers are saved at
+    /// once.
     has_moved: bool,
     failures: Failures,
     /// True if a failed save was reported, with no commit on the nearest tier since.
@@ -143,7 +144,7 @@ impl Checkpointer {
             trigger: SaveTrigger::default(),
             why: Trigger::Cadence,
             due: TierSet::default(),
-            owed: TierSet::default(),
+            pending_tiers: TierSet::default(),
             has_moved: false,
             failures: Failures::default(),
             is_failure_reported: false,
@@ -289,7 +290,7 @@ impl Checkpointer {
 
     /// Returns the tiers that this rank wants a checkpoint of this step, counted from 1, to reach.
     pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
-        let overdue = if self.has_moved { self.owed } else { TierSet::default() };
+        let overdue = if self.has_moved { self.pending_tiers } else { TierSet::default() };
         self.cadence.due(step, rank).union(overdue)
     }
 
@@ -378,7 +379,7 @@ impl Checkpointer {
         let stall_start = Instant::now();
         let step = trainer.completed_steps();
         if let Some(earlier) = self.saver().step_in_flight() {
-            self.owed = self.owed.union(due);
+            self.pending_tiers = self.pending_tiers.union(due);
             if why != Trigger::Cadence {
                 self.trigger.request(why); // until this one has ended
                 return Ok(false);
@@ -406,7 +407,7 @@ impl Checkpointer {
         trainer.lend_state(Arc::clone(&self.ranges), copy)?;
         trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
-        self.due = due.union(std::mem::take(&mut self.owed));
+        self.due = due.union(std::mem::take(&mut self.pending_tiers));
         self.has_moved = false;
         self.why = why;
         if self.rank == 0 {

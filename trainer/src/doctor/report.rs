@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use launch::doctor::{About, Finding, Group, Scope, Status};
+use launch::doctor::{CheckDesc, Finding, Group, Scope, Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -72,9 +72,9 @@ impl DoctorReport {
         required: &Required,
         took: Duration,
     ) -> Self {
-        let report = |about: &&'static About| {
-            let found = Gathered::of(about, all, &together);
-            CheckReport::new(about, found, all, required.contains(about.name))
+        let report = |desc: &&'static CheckDesc| {
+            let found = Gathered::of(desc, all, &together);
+            CheckReport::new(desc, found, all, required.contains(desc.name))
         };
         let checks: Vec<_> = catalog().iter().filter_map(report).collect();
         let nodes: BTreeSet<_> = all.iter().map(|rank| rank.place.node).collect();
@@ -100,16 +100,16 @@ fn overall(checks: &[CheckReport]) -> Status {
 struct Gathered(BTreeMap<Finding, Vec<usize>>);
 
 impl Gathered {
-    fn of(about: &About, all: &[RankFindings], together: &[Found]) -> Self {
+    fn of(desc: &CheckDesc, all: &[RankFindings], together: &[Found]) -> Self {
         let mut gathered = Self(BTreeMap::new());
-        if about.scope == Scope::World {
-            for found in together.iter().filter(|found| found.check == about.name) {
+        if desc.scope == Scope::World {
+            for found in together.iter().filter(|found| found.check == desc.name) {
                 gathered.0.insert(found.finding.clone(), (0..all.len()).collect());
             }
             return gathered;
         }
         for (rank, findings) in all.iter().enumerate() {
-            for found in findings.found.iter().filter(|found| found.check == about.name) {
+            for found in findings.found.iter().filter(|found| found.check == desc.name) {
                 gathered.0.entry(found.finding.clone()).or_default().push(rank);
             }
         }
@@ -120,7 +120,7 @@ impl Gathered {
 impl CheckReport {
     /// Creates the report of a check; `None` if it did not run.
     fn new(
-        about: &About,
+        desc: &CheckDesc,
         Gathered(found): Gathered,
         all: &[RankFindings],
         required: bool,
@@ -140,11 +140,11 @@ impl CheckReport {
         let results: Vec<_> = found.into_iter().rev().map(result).collect();
         let status = results.iter().map(|result| result.status).max()?;
         Some(Self {
-            name: about.name.to_owned(),
-            group: about.group,
+            name: desc.name.to_owned(),
+            group: desc.group,
             status,
             required,
-            remedy: (status >= Status::Warn).then(|| about.remedy.to_owned()),
+            remedy: (status >= Status::Warn).then(|| desc.remedy.to_owned()),
             results,
         })
     }
