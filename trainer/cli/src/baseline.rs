@@ -12,10 +12,10 @@ use record::text::number_format;
 use trainer::failure::{Failure, Outcome};
 use verdict::baseline::{Baselines, Key, StoredRecord, Summary};
 
-/// Keep records of runs, and say which of them new runs are compared with.
+/// Store records of runs, and choose the ones that new runs are compared with.
 ///
-/// A store is a folder, or the URL of an object store. Records are kept by workload, world size and
-/// machine type; `yardstick compare STORE NEW` takes those that belong to NEW.
+/// A store is a folder or the URL of an object store. It groups records by workload, world size and
+/// machine type. `yardstick compare STORE NEW` takes the records of NEW's group.
 #[derive(Debug, Args)]
 pub(super) struct Baseline {
     #[command(subcommand)]
@@ -29,7 +29,7 @@ enum Command {
     Promote(Promote),
 }
 
-/// Add records of complete runs. `train --records STORE` does that at the end of a run.
+/// Add records of complete runs. `train --records STORE` does this at the end of a run.
 #[derive(Debug, Args)]
 struct Add {
     /// Folder or URL of the store.
@@ -39,23 +39,24 @@ struct Add {
     runs: Vec<PathBuf>,
 }
 
-/// Show what is kept, how fast it was, and how much runs and sessions differ.
+/// Show the stored records, their speed, and the deviation between runs and between sessions.
 #[derive(Debug, Args)]
 struct Show {
     /// Folder or URL of the store.
     store: String,
-    /// Only those whose name contains this, as the id of a workload.
+    /// Show only groups whose name contains this text, such as the id of a workload.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Keep copies of the records that are the baseline now in another store, to compare with
-    /// later: `yardstick compare DIR NEW`. Beside them it has the oldest record of each machine,
-    /// which shows whether that has changed.
+    /// Copy the records of the current baseline to another store, for `yardstick compare DIR NEW`
+    /// later. The copy also has the oldest record of each machine, which shows whether the machine
+    /// has changed.
     #[arg(long, value_name = "DIR")]
     save: Option<String>,
-    /// Keep copies of so many of each workload, world size and machine type at most, the newest.
+    /// Copy at most this many records of each workload, world size and machine type, the newest
+    /// first.
     #[arg(long, value_name = "N", requires = "save")]
     newest: Option<usize>,
-    /// Exit with 0 where there is none yet, as before the first run of a workload.
+    /// Exit with 0 if there is no record yet, as before the first run of a workload.
     #[arg(long)]
     allow_none: bool,
     /// Print JSON.
@@ -63,15 +64,15 @@ struct Show {
     json: bool,
 }
 
-/// Make the newest records the baseline, as after a change that is there to stay.
+/// Make the newest records the baseline, as after a deliberate change.
 #[derive(Debug, Args)]
 struct Promote {
     /// Folder or URL of the store.
     store: String,
-    /// How many of each workload, world size and machine type.
+    /// Number of records of each workload, world size and machine type.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     newest: u32,
-    /// Only those whose name, as in `baseline show`, contains this.
+    /// Promote only groups whose name, as in `baseline show`, contains this text.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }

@@ -17,55 +17,56 @@ use telemetry::LogFormat;
 use trainer::failure::{Failure, Outcome};
 use trainer::run::RunEvidence;
 
-/// Run a command on several hosts with `mpirun`, and say whether it worked.
+/// Run a command on several hosts with `mpirun`, and judge whether it succeeded.
 ///
-/// Waits for the hosts, checks that they are as many and as different as asked for, and starts
-/// `mpirun` with what makes it correct inside of MPIJob pods. A run counts as successful when its
-/// record is complete and of all ranks. SIGTERM lets ranks save and stop; a lost host is noticed
-/// within seconds, named in the record, and ends the run, which can start again from its newest
-/// checkpoint. Exits as the command does.
+/// Waits for the hosts, checks their number and that they differ, and starts `mpirun` with the
+/// settings that MPIJob pods need. A run is successful if its record is complete and covers all
+/// ranks. On SIGTERM, ranks save and stop. A lost host is detected within seconds and named in the
+/// record; it ends the run, which can restart from its newest checkpoint. The exit code is that of
+/// the command.
 #[derive(Debug, Args)]
 pub(super) struct Launch {
-    /// Hosts to run on; those that the host file has beyond that are spare [default: all].
+    /// Number of hosts to run on; further hosts of the host file are spare [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
-    /// Ranks on each host [default: the slots of the first one in the host file, or 1].
+    /// Number of ranks on each host [default: the slots of the first host in the host file, or 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_node: Option<u32>,
-    /// Hosts, one a line, as mpirun takes them: `HOST slots=K` or `HOST:K` [default: that of
-    /// the launcher's environment, /etc/mpi/hostfile, the Slurm allocation, or this host alone].
+    /// File of hosts, one per line, in the format of mpirun: `HOST slots=K` or `HOST:K` [default:
+    /// that of the launcher's environment, /etc/mpi/hostfile, the Slurm allocation, or this host
+    /// alone].
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
     /// Accept several hosts, such as pods, on one node.
     #[arg(long)]
     share_nodes: bool,
-    /// How long to wait for hosts.
+    /// Timeout of the wait for hosts.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     wait: Duration,
-    /// How long ranks may take to save and end after SIGTERM. Less than
+    /// Time for ranks to save and end after SIGTERM; must be less than
     /// terminationGracePeriodSeconds of the pod.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = duration::parse)]
     grace: Duration,
-    /// How often to start again when a host is lost or drained, or a rank is killed.
+    /// Maximum number of restarts after a host is lost or drained, or a rank is killed.
     #[arg(long, value_name = "N", default_value = "0")]
     restarts: u32,
     /// Environment variables to pass on to ranks, beside AWS_*, FI_*, LD_LIBRARY_PATH, NCCL_*,
     /// OTEL_*, RUST_*, UCX_*, YARDSTICK_* and those of job files (see docs/launching.md).
     #[arg(long, value_name = "NAME")]
     forward: Vec<String>,
-    /// Append what the launcher says, not its ranks, to this file, too: a pod's log is gone with
-    /// its pod.
+    /// Also append the messages of the launcher, not of its ranks, to this file: the log of a pod
+    /// is deleted with the pod.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// The mpirun of the MPI library that this program is linked with.
+    /// Path of mpirun, of the MPI library that this program is linked with.
     #[arg(long, value_name = "FILE", default_value = "mpirun")]
     mpirun: PathBuf,
-    /// A further argument of mpirun; may be repeated.
+    /// Further argument of mpirun; may be repeated.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     mpirun_arg: Vec<OsString>,
     #[command(flatten)]
     format: LogArguments,
-    /// What to run: a subcommand that ranks take part in, as in `-- train --out DIR`.
+    /// Subcommand that ranks run, as in `-- train --out DIR`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
