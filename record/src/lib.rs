@@ -75,8 +75,8 @@ pub use sections::{
 };
 pub use stall_file::{Position, StallFile};
 pub use steps::{
-    MeasuredSteps, OwnTimes, Reached, SteadyWatch, StepBlock, StepLine, StepReader, StepSample,
-    StepSeries, TargetLoss, read_steps, steps_path, truncate_after,
+    MeasuredSteps, OwnTimes, SteadyWatch, StepBlock, StepLine, StepReader, StepSample, StepSeries,
+    TargetLoss, TargetReached, read_steps, steps_path, truncate_after,
 };
 pub use straggler::{CalibrationRates, Kind, Straggler};
 pub use trigger::Trigger;

@@ -62,7 +62,7 @@ pub struct Reason {
 impl Reason {
     /// Adds a rank's own account to this reason.
     #[must_use]
-    pub fn and_said(self, said: Self) -> Self {
+    pub fn merged_with(self, said: Self) -> Self {
         let parts = [self.text, said.text].into_iter().filter(|text| !text.is_empty());
         Self {
             rank: self.rank.or(said.rank),

@@ -60,7 +60,7 @@ pub struct Flaw {
     /// The error, as text.
     pub reason: String,
     /// Set if trying again may help.
-    pub may_pass: bool,
+    pub is_transient: bool,
 }
 
 /// Place that holds copies.
@@ -74,7 +74,7 @@ pub struct Source {
 
 impl Source {
     /// The rank that lists and changes it.
-    pub fn keeper(self) -> usize {
+    pub fn owner(self) -> usize {
         self.node_of.unwrap_or(0)
     }
 
@@ -213,7 +213,7 @@ impl Version {
     /// When no source has it.
     pub fn index_source(&self, saved: usize, readers: usize) -> (usize, Source) {
         match self.peer(saved) {
-            Some(&source) => (source.keeper(), source),
+            Some(&source) => (source.owner(), source),
             None => (saved % readers, self.sources[saved][0]),
         }
     }

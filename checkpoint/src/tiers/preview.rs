@@ -24,7 +24,7 @@ pub struct Preview {
     /// Sources by tier, the nearest first.
     pub sources: Vec<PreviewSource>,
     /// Newer checkpoints that are passed over, and why.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedCheckpoint>,
 }
 
 /// Reads of a restore from one tier.
@@ -44,7 +44,7 @@ pub struct PreviewSource {
 
 /// Checkpoint that is committed somewhere and cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PassedOver {
+pub struct SkippedCheckpoint {
     /// Name of the checkpoint.
     pub checkpoint: String,
     /// Reason why it cannot be restored.
@@ -91,7 +91,7 @@ impl Tiers {
                     |(_, flaw)| flaw.reason.clone(),
                 ),
             };
-            passed_over.push(PassedOver { checkpoint: candidate.checkpoint, reason });
+            passed_over.push(SkippedCheckpoint { checkpoint: candidate.checkpoint, reason });
         }
         Ok(Preview { checkpoint: None, saved_by: 0, bytes: 0, sources: Vec::new(), passed_over })
     }
@@ -102,7 +102,7 @@ fn preview(
     checkpoint: &str,
     version: &Version,
     readers: &[Readers],
-    passed_over: Vec<PassedOver>,
+    passed_over: Vec<SkippedCheckpoint>,
 ) -> Result<Preview> {
     let store = views[version.manifest.tier].store;
     let name = store.parse_name(checkpoint)?;

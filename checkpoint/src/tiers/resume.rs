@@ -43,7 +43,7 @@ pub(super) fn resume(
                 return Ok(Some(*restored));
             }
             Outcome::Unusable(failures) => {
-                search.fail_if_it_may_pass(&candidate, &failures)?;
+                search.fail_if_transient(&candidate, &failures)?;
                 let checkpoint = candidate.checkpoint.clone();
                 unusable.extend(all_copies(&candidate));
                 rejected.push(Rejected { checkpoint, failures: rank_failures(&failures) });
@@ -187,17 +187,17 @@ impl<'a, 'p> Search<'a, 'p> {
     }
 
     /// Fails if an older checkpoint would take the place of one that may be readable later.
-    fn fail_if_it_may_pass(&mut self, candidate: &Candidate, found: &[Failure]) -> Result<()> {
+    fn fail_if_transient(&mut self, candidate: &Candidate, found: &[Failure]) -> Result<()> {
         let flaws = self.survey.flaws(self.views);
         let unreachable = flaws.map(|(source, flaw)| on_tier(source, flaw));
         let all = found.iter().cloned().chain(unreachable);
-        let failures: Vec<_> = all.filter(|failure| failure.flaw.may_pass).collect();
+        let failures: Vec<_> = all.filter(|failure| failure.flaw.is_transient).collect();
         if failures.is_empty() {
             return Ok(());
         }
         let own = &mut self.survey.own.errors;
-        if let Some(may_pass) = own.iter().position(|error| !error.is_damage()) {
-            return Err(own.swap_remove(may_pass));
+        if let Some(transient) = own.iter().position(|error| !error.is_damage()) {
+            return Err(own.swap_remove(transient));
         }
         let path = self.views[0].store.tier().path(&candidate.checkpoint);
         Err(Error::OtherRanksFailed { path, failures: rank_failures(&failures) })
@@ -225,15 +225,15 @@ impl<'a, 'p> Search<'a, 'p> {
     fn warnings(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<String> {
         let tier = |source: Source| &self.views[source.tier].name;
         let unreachable = self.survey.flaws(self.views).map(|(source, flaw)| {
-            format!("tier {}: rank {}: {}", tier(source), source.keeper(), flaw.reason)
+            format!("tier {}: rank {}: {}", tier(source), source.owner(), flaw.reason)
         });
         let refused = self.survey.refused(self.views).map(|(source, reason)| {
-            format!("tier {}: rank {}: {reason}", tier(source), source.keeper())
+            format!("tier {}: rank {}: {reason}", tier(source), source.owner())
         });
         let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
             let name = &candidate.checkpoint;
             let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
-            if flaw.may_pass { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
+            if flaw.is_transient { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
         });
         unreachable.chain(refused).chain(copies).collect()
     }
@@ -246,7 +246,7 @@ impl<'a, 'p> Search<'a, 'p> {
         let mut warnings = self.read_warnings();
         let mut first = None;
         for BadCopy { name, source } in copies {
-            if source.keeper() != self.peers.rank() {
+            if source.owner() != self.peers.rank() {
                 continue;
             }
             let store = self.views[source.tier].store;
@@ -294,7 +294,7 @@ fn parse(candidate: &Candidate) -> CheckpointName {
 
 fn on_tier(source: Source, flaw: &Flaw) -> Failure {
     Failure {
-        rank: source.keeper(),
+        rank: source.owner(),
         source,
         saved: None,
         flaw: flaw.clone(),
@@ -310,9 +310,9 @@ fn incomplete(version: &Version, missing: &[usize]) -> Failure {
         missing.len(),
         version.world()
     );
-    let flaw = Flaw { reason, may_pass: false };
+    let flaw = Flaw { reason, is_transient: false };
     let source = version.manifest;
-    Failure { rank: source.keeper(), source, saved: None, flaw, is_of_transport: false }
+    Failure { rank: source.owner(), source, saved: None, flaw, is_of_transport: false }
 }
 
 fn rank_failures(failures: &[Failure]) -> Vec<RankFailure> {
@@ -333,7 +333,7 @@ fn all_copies(candidate: &Candidate) -> impl Iterator<Item = BadCopy> {
 fn bad_copies(candidate: &Candidate, failures: &[Failure]) -> Vec<BadCopy> {
     let mut sources: Vec<_> = failures
         .iter()
-        .filter(|failure| !failure.flaw.may_pass)
+        .filter(|failure| !failure.flaw.is_transient)
         .map(|failure| failure.source)
         .collect();
     sources.sort_unstable();

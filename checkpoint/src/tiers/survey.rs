@@ -39,7 +39,7 @@ impl Survey {
         let mut own = Own::default();
         let mut inventories = Vec::new();
         for (tier, view) in views.iter().enumerate() {
-            if view.is_seen_by(peers.rank()) {
+            if view.is_visible_to(peers.rank()) {
                 inventories.push(own.list(tier, view, only));
             }
         }
@@ -89,7 +89,7 @@ impl Own {
 
     /// Keeps an error, and returns what the other ranks get of it.
     pub(super) fn flaw(&mut self, error: Error) -> Flaw {
-        let flaw = Flaw { reason: error.to_string(), may_pass: !error.is_damage() };
+        let flaw = Flaw { reason: error.to_string(), is_transient: !error.is_damage() };
         self.errors.push(error);
         flaw
     }
@@ -104,8 +104,9 @@ impl Own {
             TierInventory { tier, copies: Vec::new(), rejected: None, flaw: None, refused: None };
         let reads = view.unusable.as_ref().map_or(Reads::All, |unusable| unusable.reads);
         if reads != Reads::All {
-            let waits = view.unusable.clone().filter(|_| reads == Reads::MayPass);
-            inventory.flaw = waits.map(|Unusable { reason, .. }| Flaw { reason, may_pass: true });
+            let waits = view.unusable.clone().filter(|_| reads == Reads::Transient);
+            inventory.flaw =
+                waits.map(|Unusable { reason, .. }| Flaw { reason, is_transient: true });
             return inventory;
         }
         let names = match only {

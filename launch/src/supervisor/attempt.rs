@@ -209,8 +209,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     fn changed(&mut self, change: Change) {
         match change {
-            Change::Gone { host } if self.hosts.contains(&host) => self.gone(host),
-            Change::Answers { host, is_same } if self.is_suspect(host) => {
+            Change::Disconnected { host } if self.hosts.contains(&host) => self.disconnected(host),
+            Change::Connected { host, is_same } if self.is_suspect(host) => {
                 self.suspects.retain(|suspect| suspect.host != host);
                 if is_same {
                     let name = self.fleet.description(host);
@@ -230,7 +230,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             Change::RankEnded { host, rank } if self.rank_ended.is_none() => {
                 self.rank_ended = Some((RankEnded { host, rank }, Instant::now() + TOGETHER));
             }
-            Change::Empty { host } => {
+            Change::NoRanks { host } => {
                 self.occupied.retain(|other| *other != host);
                 self.end_if_empty();
             }
@@ -244,7 +244,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     /// Handles the end or failure of a host's connection. If only ssh failed, the host still
     /// exists.
-    fn gone(&mut self, host: usize) {
+    fn disconnected(&mut self, host: usize) {
         let now = Instant::now();
         if let Some(suspect) = self.suspects.iter_mut().find(|suspect| suspect.host == host) {
             suspect.retry = Some(now + RETRY);

@@ -65,7 +65,7 @@ struct Member {
 
 #[derive(Debug)]
 enum State {
-    Away { retry: Instant },
+    Disconnected { retry: Instant },
     Connecting { session: Option<Session>, until: Instant },
     Ready { session: Session, terminating: bool },
 }
@@ -100,9 +100,9 @@ fn are_first(chosen: &[usize]) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The host answers. It is a different one if its container was replaced.
-    Answers { host: usize, is_same: bool },
+    Connected { host: usize, is_same: bool },
     /// A connection ended, or could not be made.
-    Gone { host: usize },
+    Disconnected { host: usize },
     /// The host is terminating.
     Terminating { host: usize },
     /// All ranks of the host run.
@@ -110,7 +110,7 @@ pub(super) enum Change {
     /// A rank of the host has ended.
     RankEnded { host: usize, rank: Option<usize> },
     /// No rank runs on the host any more.
-    Empty { host: usize },
+    NoRanks { host: usize },
 }
 
 impl<'a> Fleet<'a> {
@@ -120,7 +120,7 @@ impl<'a> Fleet<'a> {
         report: &'a dyn Fn(&str),
     ) -> Self {
         let member = |_| Member {
-            state: State::Away { retry: Instant::now() },
+            state: State::Disconnected { retry: Instant::now() },
             generation: 0,
             hello: None,
             text: String::new(),
@@ -223,7 +223,7 @@ impl<'a> Fleet<'a> {
         let mut connecting = 0;
         for (host, member) in self.members.iter_mut().enumerate() {
             match member.state {
-                State::Away { retry } if now >= retry => due.push((retry, host)),
+                State::Disconnected { retry } if now >= retry => due.push((retry, host)),
                 State::Connecting { until, .. } if now >= until => {
                     member.disconnect("its agent has not said who it is");
                 }
@@ -264,7 +264,7 @@ impl<'a> Fleet<'a> {
             }
             SessionChange::Received(FromAgent::Hello(hello)) => {
                 let is_same = member.accept_hello(hello)?;
-                Some(Change::Answers { host, is_same })
+                Some(Change::Connected { host, is_same })
             }
             SessionChange::Received(FromAgent::Terminating) => {
                 if let State::Ready { terminating, .. } = &mut member.state {
@@ -277,11 +277,11 @@ impl<'a> Fleet<'a> {
                 Some(Change::RankEnded { host, rank })
             }
             SessionChange::Received(FromAgent::Alive) => None,
-            SessionChange::Received(FromAgent::NoRanks) => Some(Change::Empty { host }),
+            SessionChange::Received(FromAgent::NoRanks) => Some(Change::NoRanks { host }),
             SessionChange::Ended { text } => {
                 member.text = text;
-                member.state = State::Away { retry: Instant::now() + RETRY };
-                Some(Change::Gone { host })
+                member.state = State::Disconnected { retry: Instant::now() + RETRY };
+                Some(Change::Disconnected { host })
             }
         }
     }
@@ -436,10 +436,10 @@ impl<'a> Fleet<'a> {
                 Event::StopRequested => self.stop_requested = true,
                 Event::MpirunEnded(_) => {}
                 Event::Session(event) => match self.handle(event) {
-                    Some(Change::Empty { host }) => {
+                    Some(Change::NoRanks { host }) => {
                         waiting.retain(|other| *other != host);
                     }
-                    Some(Change::Gone { host }) if waiting.contains(&host) => {
+                    Some(Change::Disconnected { host }) if waiting.contains(&host) => {
                         waiting.retain(|other| *other != host);
                         lost.push(host);
                     }
@@ -482,11 +482,11 @@ impl Member {
 
     /// Gives up the connection.
     fn disconnect(&mut self, text: &str) {
-        let state = State::Away { retry: Instant::now() + RETRY };
+        let state = State::Disconnected { retry: Instant::now() + RETRY };
         let session = match std::mem::replace(&mut self.state, state) {
             State::Connecting { session, .. } => session,
             State::Ready { session, .. } => Some(session),
-            State::Away { .. } => None,
+            State::Disconnected { .. } => None,
         };
         if let Some(session) = session {
             session.give_up();

@@ -52,7 +52,7 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
     let refused = report.clone();
     let talk = move || {
         let text = match transport.command(&place, &program, &arguments) {
-            Ok(command) => converse(command, &report),
+            Ok(command) => run_session(command, &report),
             Err(text) => text,
         };
         report(SessionChange::Ended { text });
@@ -63,7 +63,7 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
 }
 
 /// Serves the connection until it ends, and returns why.
-fn converse(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
+fn run_session(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (give, given) = mpsc::channel();
     let errors = move || given.recv().map(last_line).unwrap_or_default();
@@ -82,7 +82,7 @@ fn converse(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
     let input = child.stdin.take().expect("piped");
     let pid = Pid::from_child(&child);
     report(SessionChange::Started { input, pid });
-    let silent = listen(child.stdout.take().expect("piped"), report).err();
+    let silent = read_messages(child.stdout.take().expect("piped"), report).err();
     if let Some(error) = silent.filter(|error| error.kind() == ErrorKind::TimedOut) {
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = child.wait();
@@ -92,7 +92,7 @@ fn converse(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
 }
 
 /// Reports the agent's messages, until it ends or is silent for too long.
-fn listen(output: impl Read + AsFd, report: &dyn Fn(SessionChange)) -> std::io::Result<()> {
+fn read_messages(output: impl Read + AsFd, report: &dyn Fn(SessionChange)) -> std::io::Result<()> {
     let mut output =
         BufReader::new(TimedReader { input: output, timeout_seconds: HELLO_TIMEOUT_SECONDS });
     let mut line = Vec::new();
@@ -189,7 +189,7 @@ mod tests {
         });
         let began = Instant::now();
         let heard = std::cell::Cell::new(0);
-        let end = listen(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
+        let end = read_messages(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
         assert_eq!((end.kind(), heard.get()), (ErrorKind::TimedOut, 4));
         assert_eq!(end.to_string(), "it has not answered for 6 s");
         assert!(began.elapsed() >= Duration::from_secs(12), "{:?}", began.elapsed());

@@ -12,6 +12,6 @@ pub use block::SampledStep;
 pub use block::StepBlock;
 pub use file::{StepReader, read_steps, steps_path, truncate_after};
 pub use sample::{StepLine, StepSample};
-pub use series::{MeasuredSteps, OwnTimes, Reached, StepSeries};
+pub use series::{MeasuredSteps, OwnTimes, StepSeries, TargetReached};
 pub use steady_watch::SteadyWatch;
 pub use target::TargetLoss;

@@ -176,7 +176,7 @@ impl Checkpointer {
         for Unusable { tier, rank, reason, reads } in self.tiers.unusable() {
             let use_of_it = match reads {
                 Reads::All => "is only read",
-                Reads::MayPass | Reads::Nothing => "is not used",
+                Reads::Transient | Reads::Nothing => "is not used",
             };
             self.warn_of_rank(None, Some(rank), format!("tier {tier} {use_of_it}: {reason}"));
         }
@@ -188,8 +188,8 @@ impl Checkpointer {
             }
         }
         let is_default = self.planned.len() == 1;
-        let doubts: Vec<_> = self.planned.iter().filter_map(tiers::doubts).collect();
-        for text in doubts.into_iter().filter(|_| !is_default) {
+        let warnings: Vec<_> = self.planned.iter().filter_map(tiers::path_warning).collect();
+        for text in warnings.into_iter().filter(|_| !is_default) {
             self.warn(None, text);
         }
     }

@@ -8,7 +8,7 @@ use launch::doctor::{Check, CheckDesc, Context, Finding, Group, Scope, Status};
 
 use super::object_store::{OBJECT_STORE, check_store};
 use crate::checkpoints::bench::{Load, TierRates, bench};
-use crate::checkpoints::tiers::{Planned, doubts};
+use crate::checkpoints::tiers::{Planned, path_warning};
 use crate::time_limit::within;
 
 /// Load that is written and read on each measuring node.
@@ -92,7 +92,7 @@ impl Check for TierCheck<'_> {
         let checked = tier.clone();
         let load = self.load(tier);
         match within(ANSWERS_WITHIN, move || check_tier(&checked, load, needed_bytes)) {
-            Ok(finding) => finding.unwrap_or_else(|| silent(tier)),
+            Ok(finding) => finding.unwrap_or_else(|| no_answer(tier)),
             Err(error) => Finding::fail(error.to_string(), "raise the limit"),
         }
     }
@@ -153,14 +153,14 @@ fn judge(tier: &Planned, rates: &TierRates, needed_bytes: Option<u64>) -> Findin
         Finding::fail(found, format!("{} for two checkpoints", gibibytes(needed)))
     } else if is_measured && *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
         Finding::warn(found, format!("at least {WRITE_GIB_PER_SECOND_MIN} GiB/s"))
-    } else if let Some(doubt) = doubts(tier) {
-        Finding::warn(format!("{doubt}; {found}"), "storage that lasts")
+    } else if let Some(warning) = path_warning(tier) {
+        Finding::warn(format!("{warning}; {found}"), "storage that lasts")
     } else {
         Finding::pass(found)
     }
 }
 
-fn silent(tier: &Planned) -> Finding {
+fn no_answer(tier: &Planned) -> Finding {
     let found = format!("{} has not answered within {ANSWERS_WITHIN:?}", tier.address);
     Finding::fail(found, "an answer")
 }
@@ -280,6 +280,6 @@ mod tests {
 
     #[test]
     fn storage_that_hangs_fails() {
-        assert_eq!(silent(&tier(Path::new("/"))).status, Status::Fail);
+        assert_eq!(no_answer(&tier(Path::new("/"))).status, Status::Fail);
     }
 }

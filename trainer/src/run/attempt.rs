@@ -176,7 +176,7 @@ impl RunningAttempt<'_, '_> {
         self.finish_save(false).map_err(|failure| failure.at_step(last))?;
         let is_due = self.checkpointer.is_due_at_end(last);
         if !is_due && reason != StopReason::Requested {
-            self.make_up_for_failed_save().map_err(|failure| failure.at_step(last))?;
+            self.retry_failed_save().map_err(|failure| failure.at_step(last))?;
         }
         let saved = match reason {
             StopReason::Requested => self.save_at_end(Trigger::Stop, "a stop was requested"),
@@ -251,8 +251,8 @@ impl RunningAttempt<'_, '_> {
             }
             self.events.first_step(parts);
         }
-        self.look_for_alerts(step);
-        self.look_for_stragglers(step);
+        self.check_alerts(step);
+        self.check_stragglers(step);
         let end = self.end_after(step, &stepped);
         self.trace(step, end.is_some())?;
         let requests = stepped.outcome.requests;
@@ -285,7 +285,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Reports alarming states of the ranks' GPUs.
-    fn look_for_alerts(&mut self, step: u64) {
+    fn check_alerts(&mut self, step: u64) {
         for finding in self.alerts.take(self.trainer.alerts_of_ranks()) {
             self.peers.alarming(step, &finding);
             self.save_for_health();
@@ -300,7 +300,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Compares the ranks' own times in the steps before.
-    fn look_for_stragglers(&mut self, step: u64) {
+    fn check_stragglers(&mut self, step: u64) {
         let found = self.stragglers.take(step - 1, self.trainer.own_times_of_ranks());
         self.report_stragglers(&found);
     }
@@ -473,7 +473,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Saves again if another tier has taken over from one that failed after the last step.
-    fn make_up_for_failed_save(&mut self) -> Outcome<()> {
+    fn retry_failed_save(&mut self) -> Outcome<()> {
         while self.checkpointer.is_overdue() {
             self.start_save(TierSet::default(), Trigger::End)?; // it adds pending tiers
             self.finish_save(false)?;

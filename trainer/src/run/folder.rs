@@ -68,7 +68,7 @@ pub(super) struct Committed {
 
 impl Committed {
     /// Returns a warning if a run resumes from an older checkpoint.
-    pub(super) fn doubt(&self, resumed_after_step: u64) -> Option<String> {
+    pub(super) fn warning(&self, resumed_after_step: u64) -> Option<String> {
         let Self { attempt, step } = self;
         (resumed_after_step < *step).then(|| {
             format!(

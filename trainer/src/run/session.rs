@@ -352,8 +352,8 @@ impl<'run> Session<'run> {
             let Some(step) = resumed else {
                 return Err(self.folder.checkpoint_is_missing(committed, &checkpointer.places()));
             };
-            let doubt = committed.doubt(step).filter(|_| self.world.placement.rank == 0);
-            doubt.into_iter().for_each(|text| checkpointer.warn(Some(step), text));
+            let warning = committed.warning(step).filter(|_| self.world.placement.rank == 0);
+            warning.into_iter().for_each(|text| checkpointer.warn(Some(step), text));
         }
         let completed_steps = resumed.unwrap_or(0);
         let entropy_floor = trainer.batches().entropy_floor_nats();

@@ -41,7 +41,7 @@ pub(super) struct Watched {
 
 /// Step of the last check.
 #[derive(Debug)]
-struct Seen {
+struct LastCheck {
     step: u64,
     since: Instant,
     /// True if the rank has written its position.
@@ -50,7 +50,7 @@ struct Seen {
     is_warned: bool,
 }
 
-impl Seen {
+impl LastCheck {
     fn now(step: u64) -> Self {
         Self { step, since: Instant::now(), is_written: false, is_warned: false }
     }
@@ -65,9 +65,9 @@ impl Watchdog {
         let (end, ended) = mpsc::channel();
         let interval = watched.timeout / CHECKS_PER_TIMEOUT;
         let check = move || {
-            let mut seen = Seen::now(watched.progress.position().step);
+            let mut last = LastCheck::now(watched.progress.position().step);
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                watched.check(&mut seen);
+                watched.check(&mut last);
             }
         };
         let thread = device::threads::spawn("watchdog", check);
@@ -84,24 +84,24 @@ impl Drop for Watchdog {
 
 impl Watched {
     /// Compares the position with that of the last check.
-    fn check(&self, seen: &mut Seen) {
+    fn check(&self, last: &mut LastCheck) {
         let position = self.progress.position();
         let file = StallFile::new(&self.dir, self.attempt, self.rank);
-        if position.step != seen.step {
-            if seen.is_written {
+        if position.step != last.step {
+            if last.is_written {
                 file.remove();
             }
-            *seen = Seen::now(position.step);
+            *last = LastCheck::now(position.step);
             return;
         }
-        let passed = seen.since.elapsed();
-        if !seen.is_written && position.step > 0 && passed >= self.timeout {
+        let passed = last.since.elapsed();
+        if !last.is_written && position.step > 0 && passed >= self.timeout {
             let _ = file.write(&position); // a rank that cannot write is silent
-            seen.is_written = true;
+            last.is_written = true;
         }
         // By then the other ranks have written theirs.
-        if self.rank == 0 && !seen.is_warned && passed >= self.timeout + self.timeout / 4 {
-            seen.is_warned = true;
+        if self.rank == 0 && !last.is_warned && passed >= self.timeout + self.timeout / 4 {
+            last.is_warned = true;
             self.warn(position);
         }
     }

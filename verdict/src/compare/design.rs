@@ -163,8 +163,8 @@ fn assumed_deviation<'a>(
     records: impl Iterator<Item = &'a Record>,
 ) -> Deviation {
     let relative = known.unwrap_or(PRIOR_DEVIATION.relative);
-    let wandered = records.filter_map(allan::deviation).fold(0.0, f64::max);
-    Deviation { relative: relative.max(wandered), freedom: PRIOR_DEVIATION.freedom }
+    let drift = records.filter_map(allan::deviation).fold(0.0, f64::max);
+    Deviation { relative: relative.max(drift), freedom: PRIOR_DEVIATION.freedom }
 }
 
 /// Standard deviation within both sides; 0 if neither has several runs.
