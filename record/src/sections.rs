@@ -187,7 +187,7 @@ pub struct StepsSummary {
     /// Number of measured steps: those of the last attempt after its warm-up.
     pub measured: u64,
     /// True if step times had settled by then: the warm-up was found by the rule MSER-5, and the
-    /// medians of both halves of the measured steps differ by at most 5 %.
+    /// medians of both halves of the measured steps differ by less than 5 %.
     pub is_steady: bool,
     /// Tokens of all recorded steps.
     pub tokens: u64,

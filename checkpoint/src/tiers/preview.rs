@@ -84,7 +84,7 @@ impl Tiers {
             let reason = match candidate.versions.first() {
                 Some(version) => {
                     let missing = version.missing().len();
-                    format!("no files of {missing} of {} ranks seen", version.world())
+                    format!("the files of {missing} of {} ranks are not visible", version.world())
                 }
                 None => candidate.flawed.first().map_or_else(
                     || "of another run, workload or format".to_owned(),

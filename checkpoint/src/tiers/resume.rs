@@ -17,8 +17,7 @@ use crate::tensor::PartMut;
 /// Times that ranks send again what has arrived damaged.
 const RESENDS_MAX: usize = 2;
 /// Advice about copies that were marked.
-const VERIFY_HINT: &str =
-    "; `yardstick ckpt verify --checkpoint` makes it count again if it is intact";
+const VERIFY_HINT: &str = "; `yardstick ckpt verify --checkpoint` reinstates it if it is intact";
 
 /// See [`Tiers::resume`](super::Tiers::resume).
 pub(super) fn resume(

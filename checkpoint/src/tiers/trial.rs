@@ -299,7 +299,8 @@ impl Trial<'_> {
             return Err(error);
         }
         let flaw = own.flaw(error);
-        let saved = (!flaw.is_transient).then_some(saved); // what does not answer is not asked again
+        // Storage that does not answer is not asked again.
+        let saved = (!flaw.is_transient).then_some(saved);
         Ok(Failure { rank: self.peers.rank(), source, saved, flaw, is_of_transport: false })
     }
 }

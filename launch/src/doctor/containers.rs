@@ -71,7 +71,7 @@ impl Check for Memory {
         let meminfo = text(&context.root.join("proc/meminfo"));
         let available = number_of(&meminfo, "MemAvailable:").map(|kilo| (kilo * 1024.0) as u64);
         let Some(free) = group.into_iter().chain(available).min() else {
-            return Finding::skip("the kernel does not tell how much memory is free");
+            return Finding::skip("the kernel does not report how much memory is free");
         };
         let found = format!("{} free", mebibytes(free));
         let ranks = context.local_world;

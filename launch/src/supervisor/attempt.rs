@@ -217,7 +217,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
                     (self.report)(&format!("connected to {name} again"));
                     self.fleet.send(&[host], self.task(host));
                 } else {
-                    self.lose(host, "it is another container now");
+                    self.lose(host, "its container was replaced");
                 }
             }
             Change::Started { host } => self.starting.retain(|other| *other != host),
@@ -306,7 +306,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             return;
         }
         let name = self.fleet.description(ended.host);
-        (self.report)(&format!("{} on {name} has ended before the run", ended.name()));
+        (self.report)(&format!("{} on {name} ended, although the run has not", ended.name()));
         self.enter(Phase::Losing);
     }
 

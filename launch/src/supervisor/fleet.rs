@@ -211,7 +211,7 @@ impl<'a> Fleet<'a> {
     pub(super) fn deprioritise(&mut self, silent: &[usize]) {
         for &host in silent {
             self.members[host].is_last = true;
-            let text = "ranks of an earlier attempt are left on it";
+            let text = "ranks of an earlier attempt still run on it";
             (self.report.0)(&format!("{}: {text}", self.description(host)));
         }
     }
@@ -225,7 +225,7 @@ impl<'a> Fleet<'a> {
             match member.state {
                 State::Disconnected { retry } if now >= retry => due.push((retry, host)),
                 State::Connecting { until, .. } if now >= until => {
-                    member.disconnect("its agent has not said who it is");
+                    member.disconnect("its agent has not identified itself");
                 }
                 State::Connecting { .. } => connecting += 1,
                 _ => {}

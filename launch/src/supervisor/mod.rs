@@ -72,7 +72,7 @@ pub fn run(
     let mpirun = MpiRun::find(&request.mpirun)?;
     report(&format!("{mpirun}; {request}"));
     for folder in own_folder::remove_abandoned(&std::env::temp_dir()) {
-        report(&format!("removed {}, which a killed launcher has left", folder.display()));
+        report(&format!("removed {}, left by a killed launcher", folder.display()));
     }
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;

@@ -133,7 +133,7 @@ impl<R: Read + AsFd> Read for TimedReader<R> {
 fn ended(child: &mut Child, error: String) -> String {
     match child.wait() {
         _ if !error.is_empty() => error,
-        Ok(status) if status.code() == Some(255) => "it does not answer to ssh".to_owned(),
+        Ok(status) if status.code() == Some(255) => "it does not answer ssh".to_owned(),
         Ok(status) => format!("its agent ended with {status}"),
         Err(error) => error.to_string(),
     }

@@ -49,7 +49,7 @@ pub fn run(options: &WorkerOptions, report: &dyn Fn(&str)) -> Result<(), Error> 
     let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM])
         .map_err(|source| refused("handle signals", source))?;
     for folder in leftovers::remove(&std::env::temp_dir()) {
-        report(&format!("removed {}, which a killed launcher has left", folder.display()));
+        report(&format!("removed {}, left by a killed launcher", folder.display()));
     }
     let folder = tempfile::tempdir().map_err(|source| refused("create a folder", source))?;
     let server = sshd::start(&options.sshd, folder.path(), report)?;

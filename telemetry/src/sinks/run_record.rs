@@ -207,7 +207,7 @@ impl RunRecord {
     fn first_step(&mut self, parts: StartParts) -> Option<Anomaly> {
         let dir = self.dir.clone();
         let error = self.attempt()?.started(&dir, parts).err()?;
-        let text = format!("the parts of the start are not in the attempt's file: {error}");
+        let text = format!("the start times could not be written to the attempt's file: {error}");
         Some(Anomaly { step: None, rank: None, text })
     }
 

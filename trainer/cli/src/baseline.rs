@@ -172,12 +172,12 @@ impl Promote {
         let chosen: Vec<&Key> =
             keys.iter().filter(|key| key.to_string().contains(&self.only)).collect();
         if chosen.is_empty() {
-            return Err(usage(format!("--only {}: nothing of that name", self.only)));
+            return Err(usage(format!("--only {}: no group of that name", self.only)));
         }
         for key in chosen {
             let count = store.promote(key, self.newest as usize).map_err(usage)?;
             print(match count {
-                0 => format!("{key}: no run that can be compared, the baseline stays"),
+                0 => format!("{key}: no comparable run, the baseline is unchanged"),
                 count => {
                     let records = number_format::count(count, "complete run");
                     format!("{key}: the baseline is the newest {records}")

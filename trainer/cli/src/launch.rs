@@ -152,8 +152,8 @@ fn parsed(command: &[OsString]) -> Result<Arguments, clap::Error> {
 
 /// Checks the command as every rank would, and returns the folders in which it leaves records.
 fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
-    let parsed =
-        parsed(command).map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
+    let parsed = parsed(command)
+        .map_err(|error| Failure::usage(format!("the launched command: {error}")))?;
     let is_fresh = match &parsed.command {
         Command::Train(train) => train.is_fresh(),
         Command::Bench(bench) => bench.train.is_fresh(),
@@ -174,7 +174,7 @@ fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
     };
     folders.ok_or_else(|| {
         Failure::usage(
-            "launch: expected --out DIR after `--`: what is launched is judged by its record",
+            "launch: expected --out DIR after `--`: a launch is judged by the record of its run",
         )
     })
 }

@@ -112,7 +112,7 @@ impl Plan {
         let Some(expected) = &self.expect_id else { return Ok(()) };
         let name = &config.name;
         if !config.workload.data.files.is_empty() {
-            let text = "expected a workload without data files, on whose content its id depends";
+            let text = "expected a workload without data files, as its id depends on their content";
             return Err(Failure::usage(format!("--expect-id: {name}: {text}")));
         }
         let found = config.workload.id(None);

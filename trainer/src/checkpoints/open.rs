@@ -63,7 +63,8 @@ pub(crate) fn open(
         let is_foreign = store.as_ref().is_err_and(belongs_to_others);
         let probes = ranks.gather(&TierProbe { failure, has_store: store.is_ok(), is_foreign })?;
         if let Some(rank) = probes.iter().position(|probe| probe.is_foreign) {
-            let text = format!("rank {rank}: tier {} is not of this run; see its error", tier.name);
+            let text =
+                format!("rank {rank}: tier {} is not of this run; see its error", tier.name);
             let others = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).caused_by(rank);
             return Err(store.map_or_else(Failure::from, |_| others));
         }
@@ -173,7 +174,7 @@ impl Opening<'_> {
         while !place.exists(mark)? {
             if Instant::now() >= end {
                 let reason =
-                    "what rank 0 has written there is not here: is it shared by all nodes?";
+                    "the file that rank 0 wrote is not visible: is it shared by all nodes?";
                 let absent = io::Error::new(io::ErrorKind::NotFound, reason);
                 return Err(IoError::at(&place.path(""), "use")(absent).into());
             }

@@ -119,7 +119,7 @@ fn errors(gpu: &GpuHealth) -> Option<Finding> {
         }
         Some(0) if gpu.remapping_waits => Some(Finding::warn("a row waits to be remapped", "none")),
         Some(0) => None,
-        None => Some(Finding::skip("it has no ECC, or does not tell")),
+        None => Some(Finding::skip("it has no ECC, or does not report it")),
         Some(errors) => Some(Finding::fail(format!("{errors} uncorrected ECC errors"), "none")),
     }
 }
@@ -133,7 +133,7 @@ impl Check for GpuClocks {
         of_each("none", |gpu| match &gpu.throttled {
             Some(reasons) if reasons.is_empty() => None,
             Some(reasons) => Some(Finding::warn(reasons.join(", "), "no reason of these")),
-            None => Some(Finding::skip("it does not tell")),
+            None => Some(Finding::skip("the driver does not report it")),
         })
     }
 }
@@ -150,7 +150,7 @@ impl Check for GpuMemory {
         let needed_bytes = self.needed_bytes.map(|bytes| bytes * sharing as u64);
         of_each("not in use", |gpu| match &gpu.memory {
             Some(memory) => judge(memory, needed_bytes),
-            None => Some(Finding::skip("it is divided, or does not tell")),
+            None => Some(Finding::skip("it is partitioned, or does not report it")),
         })
     }
 }
@@ -168,7 +168,8 @@ fn judge(memory: &GpuMemoryUse, needed_bytes: Option<u64>) -> Option<Finding> {
         let free = format!("{found}, {} MiB free", free_bytes >> 20);
         return Some(Finding::fail(free, format!("{} MiB for the workload", needed >> 20)));
     }
-    (*used_bytes >= OTHERS_BYTES).then(|| Finding::warn(found, "memory that nobody uses"))
+    (*used_bytes >= OTHERS_BYTES)
+        .then(|| Finding::warn(found, "no memory in use by other processes"))
 }
 
 impl Check for GpuPcie {
@@ -183,7 +184,7 @@ impl Check for GpuPcie {
                 Some(Finding::warn(found, format!("{} lanes", lanes.max)))
             }
             Some(_) => None,
-            None => Some(Finding::skip("it does not tell")),
+            None => Some(Finding::skip("the driver does not report it")),
         })
     }
 }

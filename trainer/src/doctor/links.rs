@@ -37,7 +37,7 @@ pub(super) fn measure(
     let finding = match nodes {
         1 => Finding::skip("one node"),
         _ if nodes > NODES_MAX && !is_asked_for => {
-            Finding::skip(format!("{nodes} nodes: takes longer, give --links"))
+            Finding::skip(format!("{nodes} nodes take longer: give --links to measure them"))
         }
         _ => judge(&measure_pairs(ranks, world, MESSAGE_BYTES)?, places),
     };

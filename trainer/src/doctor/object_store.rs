@@ -49,7 +49,7 @@ fn round_trip(remote: &Remote) -> Result<Finding, IoError> {
     let honours_condition = remote.honours_exclusive_put(&key)?;
     Ok(match (is_same && is_gone, honours_condition) {
         (false, _) => {
-            Finding::fail("it does not keep what was put, or what was deleted", "it does")
+            Finding::fail("reads differ from earlier puts and deletes", "consistent reads")
         }
         (_, false) => Finding::fail("it ignores If-None-Match", "it refuses an object that exists"),
         _ => Finding::pass(format!("{} put, {} read", rate(put), rate(read))),

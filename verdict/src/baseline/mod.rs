@@ -162,7 +162,7 @@ impl Baselines {
             if let Some(gone) = names.iter().flatten().find(|name| !found.contains(*name)) {
                 let list = self.place.path(&format!("{key}/{list}"));
                 return Err(Error::damaged_store(format!(
-                    "{}: names {gone}, which is not there",
+                    "{}: names {gone}, which does not exist",
                     list.display()
                 )));
             }

@@ -57,7 +57,7 @@ impl Sink for Prometheus {
         let written = self.ring.as_mut().map(|ring| ring.write(&event));
         if let Some(Err(error)) = written {
             let path = self.path.display();
-            tracing::warn!("metrics of this rank end here: {path}: {error}");
+            tracing::warn!("no further metrics of this rank: {path}: {error}");
             self.ring = None;
         }
     }

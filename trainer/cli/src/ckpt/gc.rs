@@ -51,7 +51,7 @@ impl Gc {
         let mut folder = Folder::new(&tiers.folder);
         if !self.dry_run && !folder.lock_soon()? {
             let shown = tiers.folder.display();
-            let hint = "hint: it removes what is old itself; --dry-run only lists it";
+            let hint = "hint: the run applies retention itself; --dry-run only lists";
             return Err(Failure::usage(format!("{shown}: the run is training\n  {hint}")));
         }
         let mut rows = Vec::new();

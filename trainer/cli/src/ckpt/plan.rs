@@ -49,7 +49,9 @@ impl Plan {
             print_json(&preview)?;
         }
         let Some(checkpoint) = &preview.checkpoint else {
-            return Err(run.nothing("no checkpoint is covered by what this machine sees"));
+            return Err(
+                run.nothing("no checkpoint is complete on the tiers that this machine can reach")
+            );
         };
         if self.json {
             return Ok(ExitCode::Done);
