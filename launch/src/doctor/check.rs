@@ -37,7 +37,7 @@ pub struct CheckDesc {
     pub fault: &'static str,
 }
 
-/// What a check is about.
+/// Subject of a check.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -45,13 +45,13 @@ pub struct CheckDesc {
 pub enum Group {
     /// Limits of processes and containers.
     Limits,
-    /// Adapters of the network, and what is between ranks.
+    /// Network adapters, and connections between ranks.
     Network,
     /// GPUs and their drivers.
     Gpu,
-    /// Where checkpoints go.
+    /// Storage of checkpoints.
     Storage,
-    /// What has to be equal on all nodes.
+    /// Properties that must be equal on all nodes.
     Nodes,
 }
 

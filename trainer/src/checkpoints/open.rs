@@ -63,8 +63,7 @@ pub(crate) fn open(
         let is_foreign = store.as_ref().is_err_and(belongs_to_others);
         let probes = ranks.gather(&TierProbe { failure, has_store: store.is_ok(), is_foreign })?;
         if let Some(rank) = probes.iter().position(|probe| probe.is_foreign) {
-            let text =
-                format!("rank {rank}: tier {} is not of this run; see its error", tier.name);
+            let text = format!("rank {rank}: tier {} is not of this run; see its error", tier.name);
             let others = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).caused_by(rank);
             return Err(store.map_or_else(Failure::from, |_| others));
         }
