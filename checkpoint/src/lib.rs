@@ -89,5 +89,6 @@ pub use store::{
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
 pub use tier::Scope;
 pub use tiers::{
-    Member, PassedOver, Preview, PreviewSource, Reads, Restored, SourceBytes, Tiers, Unusable,
+    Member, Preview, PreviewSource, Reads, Restored, SkippedCheckpoint, SourceBytes, Tiers,
+    Unusable,
 };

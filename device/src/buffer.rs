@@ -26,7 +26,7 @@ enum Memory {
     /// Memory of this process alone.
     Host(HostMemory),
     /// Memory made and kept by another owner.
-    Kept { start: NonNull<u8>, _keeper: Keeper },
+    External { start: NonNull<u8>, _keeper: Keeper },
     /// Memory of a CUDA device. Shared only with keepers.
     Cuda(Arc<CudaMemory>),
     /// No memory: only its size was counted.
@@ -58,7 +58,7 @@ impl<E: Element> DeviceBuffer<E> {
     /// nobody else except through what this buffer lends.
     pub unsafe fn from_keeper(start: NonNull<E>, len: usize, keeper: Keeper) -> Self {
         Self {
-            memory: Memory::Kept { start: start.cast(), _keeper: keeper },
+            memory: Memory::External { start: start.cast(), _keeper: keeper },
             len,
             element: PhantomData,
         }
@@ -77,7 +77,7 @@ impl<E: Element> DeviceBuffer<E> {
     /// Place of the memory; `None` where only its size was counted.
     pub fn place(&self) -> Option<Place> {
         match &self.memory {
-            Memory::Host(_) | Memory::Kept { .. } => Some(Place::Host),
+            Memory::Host(_) | Memory::External { .. } => Some(Place::Host),
             Memory::Cuda(memory) => Some(Place::Cuda { ordinal: memory.device().ordinal() }),
             Memory::Counted => None,
         }
@@ -119,7 +119,7 @@ impl<E: Element> DeviceBuffer<E> {
     #[must_use]
     pub fn filled(mut self, fill: impl FnOnce(&mut [E])) -> Self {
         match &self.memory {
-            Memory::Host(_) | Memory::Kept { .. } => fill(self.host_mut()),
+            Memory::Host(_) | Memory::External { .. } => fill(self.host_mut()),
             Memory::Cuda(memory) => {
                 let device = memory.device().clone();
                 let mut elements = vec![E::default(); self.len];
@@ -157,7 +157,7 @@ impl<E: Element> DeviceBuffer<E> {
     fn start(&self) -> NonNull<E> {
         match &self.memory {
             Memory::Host(memory) => memory.start().cast(),
-            Memory::Kept { start, .. } => start.cast(),
+            Memory::External { start, .. } => start.cast(),
             Memory::Cuda(_) => panic!("{self:?} is not in the host's memory"),
             Memory::Counted => panic!("{self:?} is of a plan: it has no memory"),
         }
@@ -169,7 +169,7 @@ impl<E: Element> fmt::Debug for DeviceBuffer<E> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = match &self.memory {
             Memory::Host(_) => "host",
-            Memory::Kept { .. } => "host, kept",
+            Memory::External { .. } => "host, kept",
             Memory::Cuda(_) => "CUDA",
             Memory::Counted => "counted",
         };

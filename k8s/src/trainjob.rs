@@ -128,7 +128,7 @@ pub(super) fn check(benchmark: &Benchmark) -> Result<()> {
         Err(Error::invalid(key, found.to_string(), expected))
     };
     if platform.gang {
-        let why = "its gang counts the launcher, which is made only when all workers are ready";
+        let why = "its gang counts the launcher, which is created only when all workers are ready";
         return refuse("platform.gang", &true, "false", why);
     }
     if platform.root {

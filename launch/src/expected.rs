@@ -95,9 +95,10 @@ mod tests {
     #[test]
     fn it_is_read_as_it_is_told() {
         let expected = Expected { ranks: 16, nodes: 2 };
-        let told = expected.variables();
-        let lookup =
-            |name: &str| told.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
+        let variables = expected.variables();
+        let lookup = |name: &str| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
+        };
         assert_eq!(Expected::read(lookup).unwrap(), Some(expected));
         assert_eq!(Expected::read(|_| None).unwrap(), None);
         assert!(Expected::read(|_| Some("many".to_owned())).is_err());

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::error::Error;
 use crate::hostfile::Host;
-use crate::supervisor::Reach;
+use crate::supervisor::Transport;
 use record::text::count;
 
 const NODES: &str = "SLURM_JOB_NODELIST";
@@ -18,7 +18,7 @@ pub struct Allocation {
     /// Hosts of the allocation.
     pub hosts: Vec<Host>,
     /// Way to reach the hosts.
-    pub reach: Reach,
+    pub transport: Transport,
 }
 
 /// Returns the allocation of this process; `None` outside of one.
@@ -33,10 +33,10 @@ pub fn allocation() -> Result<Option<Allocation>, Error> {
     let Some(nodes) = std::env::var(NODES).ok().filter(|nodes| !nodes.is_empty()) else {
         return Ok(None);
     };
-    let (names, reach) = match names(&nodes) {
-        Ok(names) => (names, Reach::Srun),
+    let (names, transport) = match names(&nodes) {
+        Ok(names) => (names, Transport::Srun),
         Err(Unlisted::NoProgram(_)) if is_this_host(&nodes) => {
-            (vec!["localhost".to_owned()], Reach::Ssh)
+            (vec!["localhost".to_owned()], Transport::Ssh)
         }
         Err(Unlisted::NoProgram(text) | Unlisted::Failed(text)) => {
             let text = format!(
@@ -58,7 +58,7 @@ pub fn allocation() -> Result<Option<Allocation>, Error> {
         found,
     })?;
     let hosts = names.iter().zip(tasks).map(|(name, slots)| Host::new(name, Some(slots)));
-    Ok(Some(Allocation { hosts: hosts.collect(), reach }))
+    Ok(Some(Allocation { hosts: hosts.collect(), transport }))
 }
 
 /// Returns whether an allocation has one node and this process runs on it. A shell that `salloc`

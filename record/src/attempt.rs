@@ -321,7 +321,7 @@ pub fn with_recorded_loss(folder: &Path, attempt: u32, own: Reason) -> Reason {
     let attempts = Attempt::read_all(folder).unwrap_or_default();
     let mut recorded = attempts.into_iter().filter(|recorded| recorded.number == attempt);
     match recorded.find_map(|recorded| recorded.reason) {
-        Some(known) => known.and_said(own),
+        Some(known) => known.merged_with(own),
         None => own,
     }
 }

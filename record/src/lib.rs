@@ -65,7 +65,7 @@ pub use network::{Transport, name_nics};
 pub use pods::PodList;
 pub use program::Program;
 pub use random::Random;
-pub use record::{AtPath, IDENTITY, Record, SCHEMA, injected_warning, is_run};
+pub use record::{IDENTITY, LoadedRecord, Record, SCHEMA, injected_warning, is_run};
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
@@ -75,10 +75,10 @@ pub use sections::{
 };
 pub use stall_file::{Position, StallFile};
 pub use steps::{
-    MeasuredSteps, OwnTimes, Reached, SteadyWatch, StepBlock, StepLine, StepReader, StepSample,
-    StepSeries, TargetLoss, read_steps, steps_path, truncate_after,
+    MeasuredSteps, OwnTimes, SteadyWatch, StepBlock, StepLine, StepReader, StepSample, StepSeries,
+    TargetLoss, TargetReached, read_steps, steps_path, truncate_after,
 };
-pub use straggler::{Kind, Sniffed, Straggler};
+pub use straggler::{CalibrationRates, Kind, Straggler};
 pub use trigger::Trigger;
 pub use unusable::{MEASURED_STEPS_MIN, Unusable};
 

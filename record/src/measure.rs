@@ -13,7 +13,7 @@ use crate::sections::{
     PhaseSummary, PromotedTo, Rate, Saves, StepsSummary, TargetRecord,
 };
 use crate::statistics::{Distribution, Histogram};
-use crate::steps::{MeasuredSteps, StepBlock, StepSeries, TargetLoss, Typical};
+use crate::steps::{MeasuredSteps, SampledStep, StepBlock, StepSeries, TargetLoss};
 use crate::text::number_format::count;
 
 /// Reference values for measurements; `None` where unknown.
@@ -136,8 +136,8 @@ impl MeasuredSteps<'_> {
     }
 
     /// Distribution over single steps.
-    fn distribution(&self, of: impl Fn(&Typical) -> f64) -> Option<Distribution> {
-        Distribution::of(self.blocks.iter().filter_map(|block| block.typical.as_ref()).map(of))
+    fn distribution(&self, of: impl Fn(&SampledStep) -> f64) -> Option<Distribution> {
+        Distribution::of(self.blocks.iter().filter_map(|block| block.sampled.as_ref()).map(of))
     }
 
     fn phases_ms(&self, nanoseconds: impl Fn(&PhaseTimes) -> u64) -> Option<Distribution> {
@@ -146,7 +146,7 @@ impl MeasuredSteps<'_> {
 
     /// Times of single steps, without checkpoints and evaluations.
     pub fn step_times_ms(&self) -> impl Iterator<Item = f64> + Clone {
-        let steps = self.blocks.iter().filter_map(|block| block.typical.as_ref());
+        let steps = self.blocks.iter().filter_map(|block| block.sampled.as_ref());
         steps.map(|step| step.phases_ns.step_ns() as f64 / 1e6)
     }
 }

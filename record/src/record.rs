@@ -35,7 +35,7 @@ pub const SCHEMA: u32 = 4;
 pub const IDENTITY: &str = "identity.json";
 
 /// Path of a record, with the record or the error that prevents reading it.
-pub type AtPath<E> = (PathBuf, Result<Record, E>);
+pub type LoadedRecord<E> = (PathBuf, Result<Record, E>);
 
 /// The record of a run. The order of the fields is the order in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -266,7 +266,7 @@ impl Record {
     ///
     /// # Errors
     /// [`Error::NoRecord`] where there is none; [`Error::Io`] for a folder that cannot be listed.
-    pub fn read_each(place: &Path) -> Result<Vec<AtPath<Error>>, Error> {
+    pub fn read_each(place: &Path) -> Result<Vec<LoadedRecord<Error>>, Error> {
         let of_run = Self::path(place);
         if place.is_file() || of_run.is_file() {
             let is_named = place.is_file();

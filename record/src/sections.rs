@@ -12,7 +12,7 @@ use crate::hardware::{HardwareSummary, PortSummary};
 use crate::phase::{Phase, PhaseTimes};
 use crate::statistics::{Distribution, Histogram};
 use crate::steps::{OwnTimes, StepBlock};
-use crate::straggler::{Sniffed, Straggler};
+use crate::straggler::{CalibrationRates, Straggler};
 use crate::trigger::Trigger;
 
 /// State of a run or an attempt.
@@ -62,7 +62,7 @@ pub struct Reason {
 impl Reason {
     /// Adds a rank's own account to this reason.
     #[must_use]
-    pub fn and_said(self, said: Self) -> Self {
+    pub fn merged_with(self, said: Self) -> Self {
         let parts = [self.text, said.text].into_iter().filter(|text| !text.is_empty());
         Self {
             rank: self.rank.or(said.rank),
@@ -129,7 +129,7 @@ pub struct RankRecord {
     /// Rates at work that is equal on all ranks, after the first step; `null` on a single rank, and
     /// if not measured.
     #[serde(default)]
-    pub sniffed: Option<Sniffed>,
+    pub sniffed: Option<CalibrationRates>,
     /// Last time that the attempt found it slower than the other ranks; `null` if it never did.
     #[serde(default)]
     pub straggler: Option<Straggler>,
@@ -187,7 +187,7 @@ pub struct StepsSummary {
     /// Number of measured steps: those of the last attempt after its warm-up.
     pub measured: u64,
     /// True if step times had settled by then: the warm-up was found by the rule MSER-5, and the
-    /// medians of both halves of the measured steps differ by at most 5 %.
+    /// medians of both halves of the measured steps differ by less than 5 %.
     pub is_steady: bool,
     /// Tokens of all recorded steps.
     pub tokens: u64,

@@ -84,7 +84,8 @@ impl Straggler {
 
 /// Rates that a rank has reached. Other load on its cores only makes a rate smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Sniffed {
+#[schemars(rename = "Sniffed")] // name in the schema of records
+pub struct CalibrationRates {
     /// FLOP/s of matrix products of the same shapes on every rank.
     pub matmul_flops_per_second: f64,
     /// Bytes per second of STREAM's triad, over arrays that do not fit into caches.

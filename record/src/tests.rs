@@ -328,6 +328,6 @@ fn a_supervisor_knows_the_host_and_a_rank_the_step() {
     let known = Reason { rank: Some(1), host, text: "b was lost".into(), ..Reason::default() };
     let said = Reason { step: Some(7), text: "no answer".into(), ..Reason::default() };
     let text = "b was lost; no answer".to_owned();
-    assert_eq!(known.clone().and_said(said), Reason { step: Some(7), text, ..known.clone() });
-    assert_eq!(known.clone().and_said(Reason::default()), known);
+    assert_eq!(known.clone().merged_with(said), Reason { step: Some(7), text, ..known.clone() });
+    assert_eq!(known.clone().merged_with(Reason::default()), known);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use record::hardware::RankHardware;
 use record::{
-    Checkpoints, Environment, FlopsPerToken, JobRecord, NodeGroup, PodList, RankRecord, Reason,
-    Recovery, Sniffed, Status, TierRecord, Transport, WorkloadRecord,
+    CalibrationRates, Checkpoints, Environment, FlopsPerToken, JobRecord, NodeGroup, PodList,
+    RankRecord, Reason, Recovery, Status, TierRecord, Transport, WorkloadRecord,
 };
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub enum Fact {
     /// Transports between the ranks.
     Transports(Vec<Transport>),
     /// Rates of all ranks at the same work, in the order of ranks.
-    Sniffed(Vec<Sniffed>),
+    Calibration(Vec<CalibrationRates>),
     /// Best matmul rate of rank 0, in FLOP/s.
     MatmulRate(f64),
     /// All ranks with their times, at the end of an attempt.

@@ -89,10 +89,10 @@ fn the_first_steps_have_no_z_score_and_a_level_is_told_once() {
     }
     let z_score = watch.observe(73, 3.003).z_score.unwrap();
     assert!((z_score - 1.0).abs() < 1e-9, "a thousandth of the loss: {z_score}");
-    let told = |watch: &mut LossWatch, step| watch.observe(step, 7.0).spike;
-    let first = told(&mut watch, 74).unwrap();
+    let spike = |watch: &mut LossWatch, step| watch.observe(step, 7.0).spike;
+    let first = spike(&mut watch, 74).unwrap();
     assert_eq!((first.step, first.loss, first.before), (74, 7.0, 3.0));
-    assert!((75..400).all(|step| told(&mut watch, step).is_none()));
+    assert!((75..400).all(|step| spike(&mut watch, step).is_none()));
 }
 
 #[test]

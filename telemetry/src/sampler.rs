@@ -56,14 +56,14 @@ impl Sampler {
         let read = move || {
             let _ends: Sender<()> = ends;
             let mut sources = Sources::open(&sampled);
-            sources.tell(&sampled);
+            sources.emit(&sampled);
             let _ = read_first.send(());
             while until.recv_timeout(sampled.interval) == Err(RecvTimeoutError::Timeout) {
                 sources.refresh();
-                sources.tell(&sampled);
+                sources.emit(&sampled);
             }
             sources.refresh();
-            sources.tell(&sampled);
+            sources.emit(&sampled);
         };
         drop(device::threads::spawn("hardware", read));
         let _ = has_read.recv_timeout(FIRST_READINGS);
@@ -110,7 +110,7 @@ impl Sources {
         self.host.iter_mut().for_each(Host::refresh);
     }
 
-    fn tell(&self, sampled: &Sampled) {
+    fn emit(&self, sampled: &Sampled) {
         if let Some(gpu) = &self.gpu {
             sampled.alert.set(gpu.alert());
             sampled.events.hardware(self.readings(Source::Gpu, &gpu::QUANTITIES, gpu));

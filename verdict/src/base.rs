@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::baseline::{Baselines, Kept, Key, OpenStorage, machine_of};
+use crate::baseline::{Baselines, Key, OpenStorage, StoredRecord, machine_of};
 use crate::compare::{Side, Source, not_comparable};
 use crate::error::{Error, Result};
 
@@ -37,10 +37,10 @@ impl Base {
                 continue;
             };
             require_one_kind(new)?;
-            let mut looked_at = BTreeSet::new();
+            let mut checked = BTreeSet::new();
             for record in new.records() {
                 let machines: Vec<_> = record.ranks.iter().map(machine_of).collect();
-                if looked_at.insert(machines) {
+                if checked.insert(machines) {
                     changed = store.changed_machine(record).map_err(unreadable)?.or(changed);
                 }
             }
@@ -75,9 +75,9 @@ fn require_one_kind(new: &Side) -> Result<()> {
 fn baseline_of(store: &Baselines, new: &Side) -> Result<Vec<Source>> {
     let Some(key) = new.records().next().map(Key::of) else { return Ok(Vec::new()) };
     let kept = store.records(&key).map_err(unreadable)?;
-    let is_new = |kept: &Kept| new.sources.iter().any(|it| it.is_of_same_run(&kept.record));
+    let is_new = |kept: &StoredRecord| new.sources.iter().any(|it| it.is_of_same_run(&kept.record));
     let promoted = kept.into_iter().filter(|kept| kept.is_promoted && !is_new(kept));
-    Ok(promoted.map(|Kept { path, record, .. }| Source { path, record }).collect())
+    Ok(promoted.map(|StoredRecord { path, record, .. }| Source { path, record }).collect())
 }
 
 #[cfg(test)]

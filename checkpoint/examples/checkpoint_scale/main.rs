@@ -29,7 +29,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     println!("{ranks} ranks, {} on a node, three tiers", world::RANKS_PER_NODE);
     println!("root manifest            {:10.2} MiB", found.manifest_bytes as f64 / 1048576.0);
     println!("vote and commit, rank 0  {:10.3} s", found.commit_seconds);
-    println!("what all ranks see       {:10.2} MiB", found.sights_bytes as f64 / 1048576.0);
+    println!("what all ranks see       {:10.2} MiB", found.inventory_bytes as f64 / 1048576.0);
     println!("decoding what they see   {:10.3} s", found.decode_seconds);
     println!("restore plan             {:10.3} s", found.plan_seconds);
     println!("retention plan           {:10.3} s", found.retention_seconds);

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use checkpoint::tier::LocalTier;
-use checkpoint::tiers::plan::{Found, Plan, SeenCopy, Sight};
+use checkpoint::tiers::plan::{Found, FoundCopy, Plan, TierInventory};
 use checkpoint::{
     Claim, Dtype, Identity, NoFailpoints, Part, Peers, PeersError, Save, Scope, SingleRank, Store,
     TensorBox,
@@ -25,7 +25,7 @@ pub(crate) struct Measured {
     pub(crate) manifest_bytes: u64,
     /// Time of the commit, once the votes are there.
     pub(crate) commit_seconds: f64,
-    pub(crate) sights_bytes: usize,
+    pub(crate) inventory_bytes: usize,
     pub(crate) decode_seconds: f64,
     /// Time to plan which source each rank reads from.
     pub(crate) plan_seconds: f64,
@@ -50,11 +50,12 @@ pub(crate) fn measure(ranks: usize, folder: &Path) -> Result<Measured, Box<dyn E
     let retention_seconds = start.elapsed().as_secs_f64();
     assert_eq!(removed, 1, "the oldest of three");
 
-    let sights: Vec<_> = (0..ranks).map(|rank| sights(rank, ranks)).collect();
-    let sent: Vec<Vec<u8>> = sights.iter().map(serde_json::to_vec).collect::<Result<_, _>>()?;
+    let inventories: Vec<_> = (0..ranks).map(|rank| inventories(rank, ranks)).collect();
+    let sent: Vec<Vec<u8>> =
+        inventories.iter().map(serde_json::to_vec).collect::<Result<_, _>>()?;
     let start = Instant::now();
     let received = sent.iter().map(|bytes| serde_json::from_slice(bytes));
-    let received: Vec<Vec<Sight>> = received.collect::<Result<_, _>>()?;
+    let received: Vec<Vec<TierInventory>> = received.collect::<Result<_, _>>()?;
     let decode_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let plan = Plan::new(&[Scope::Node, Scope::Shared, Scope::Shared], &received);
@@ -67,7 +68,7 @@ pub(crate) fn measure(ranks: usize, folder: &Path) -> Result<Measured, Box<dyn E
     Ok(Measured {
         manifest_bytes,
         commit_seconds,
-        sights_bytes: sent.iter().map(Vec::len).sum(),
+        inventory_bytes: sent.iter().map(Vec::len).sum(),
         decode_seconds,
         plan_seconds,
         retention_seconds,
@@ -80,25 +81,26 @@ fn lost_ranks(ranks: usize) -> usize {
 
 /// View of a rank after nodes were lost: three checkpoints on its node; on rank 0 also all but the
 /// newest on the second tier, and all but two on the third.
-fn sights(rank: usize, ranks: usize) -> Vec<Sight> {
+fn inventories(rank: usize, ranks: usize) -> Vec<TierInventory> {
     let node = rank / RANKS_PER_NODE * RANKS_PER_NODE;
     let of_node = node..(node + RANKS_PER_NODE).min(ranks);
-    let copy = |step: u64, saved: std::ops::Range<usize>| SeenCopy {
+    let copy = |step: u64, saved: std::ops::Range<usize>| FoundCopy {
         checkpoint: format!("s{step:09}-a0001-0000000{step}"),
         found: Found::Files { digest: "0".repeat(64), world: ranks, ranks: vec![saved] },
     };
-    let sight = |tier, copies| Sight { tier, copies, rejected: None, flaw: None, refused: None };
+    let inventory =
+        |tier, copies| TierInventory { tier, copies, rejected: None, flaw: None, refused: None };
     let is_new = rank < lost_ranks(ranks);
     let steps = if is_new { 0 } else { CHECKPOINTS };
     let own = (1..=steps).map(|step| copy(step, of_node.clone())).collect();
-    let mut sights = vec![sight(0, own)];
+    let mut inventories = vec![inventory(0, own)];
     if rank == 0 {
         for tier in [1, 2] {
             let steps = 1..=CHECKPOINTS - tier as u64;
-            sights.push(sight(tier, steps.map(|step| copy(step, 0..ranks)).collect()));
+            inventories.push(inventory(tier, steps.map(|step| copy(step, 0..ranks)).collect()));
         }
     }
-    sights
+    inventories
 }
 
 /// Saves a small checkpoint of all ranks; returns the time that rank 0 takes when it has all votes.

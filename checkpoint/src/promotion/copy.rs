@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::worker::{Outcome, Setback, Source, Worker};
+use super::worker::{CopyError, Outcome, Source, Worker};
 use crate::error::{Error, Result};
 use crate::failpoints::Failpoint;
 use crate::format::index::{ShardEntry, index_file};
@@ -23,7 +23,7 @@ impl Worker {
 
     fn copy_rank(&self, source: &Source, rank: usize, is_current: &dyn Fn() -> Outcome) -> Outcome {
         let Source { name, manifest, .. } = source;
-        let index = self.from().read_index(name, manifest, rank).map_err(Setback::of_read)?;
+        let index = self.from().read_index(name, manifest, rank).map_err(CopyError::of_read)?;
         let key = manifest.rank_key(name, rank, &index_file(rank));
         let has_index = self.has_index(&key, &index.text)?;
         if has_index && self.is_intact(&key) {
@@ -54,7 +54,7 @@ impl Worker {
 
     fn copy_index(&self, key: &str, text: &str) -> Outcome {
         self.throttle(text.len() as u64)?;
-        self.to().tier().replace(key, text.as_bytes()).map_err(Setback::of_target)?;
+        self.to().tier().replace(key, text.as_bytes()).map_err(CopyError::of_target)?;
         self.count(text.len());
         Ok(())
     }
@@ -78,23 +78,23 @@ impl Worker {
     }
 
     fn copy_shard(&self, key: &str, shard: &ShardEntry) -> Outcome {
-        let reader = ShardReader::open(self.from(), key, shard).map_err(Setback::of_read)?;
+        let reader = ShardReader::open(self.from(), key, shard).map_err(CopyError::of_read)?;
         let tier = self.to().tier();
-        tier.delete(key).map_err(Setback::of_target)?; // one with other bytes
-        let mut upload = tier.create(key).map_err(Setback::of_target)?;
+        tier.delete(key).map_err(CopyError::of_target)?; // one with other bytes
+        let mut upload = tier.create(key).map_err(CopyError::of_target)?;
         let mut send = |bytes: &[u8]| {
             self.throttle(bytes.len() as u64)?;
-            upload.write(bytes).map_err(Setback::of_target)?;
+            upload.write(bytes).map_err(CopyError::of_target)?;
             self.count(bytes.len());
             Ok(())
         };
         send(&reader.header)?;
         let mut buffer = Vec::new();
         for chunk in 0..shard.chunk_crc64.len() as u64 {
-            reader.read_chunk(chunk, &mut buffer).map_err(Setback::of_read)?;
+            reader.read_chunk(chunk, &mut buffer).map_err(CopyError::of_read)?;
             send(&buffer)?;
         }
-        upload.finish().map_err(Setback::of_target)
+        upload.finish().map_err(CopyError::of_target)
     }
 
     fn is_intact(&self, key: &str) -> bool {
@@ -115,6 +115,6 @@ fn unless_damaged<T>(read: Result<T>) -> Outcome<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_damage() => Ok(None),
-        Err(error) => Err(Setback::of_target(error)),
+        Err(error) => Err(CopyError::of_target(error)),
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::announcement::{Announcement, Stage, refuse};
 use super::state::Pauses;
-use super::worker::{Outcome, Setback, Worker};
+use super::worker::{CopyError, Outcome, Worker};
 use crate::error::{RankFailure, Result};
 use crate::format::name::CheckpointName;
 
@@ -38,7 +38,9 @@ impl Worker {
             };
             let pause = match self.look(&watch.submitted, copied) {
                 Ok(Some(chosen)) => return Some(chosen),
-                Ok(None) if watch.since.elapsed() < self.options.patience => watch.pauses.next(),
+                Ok(None) if watch.since.elapsed() < self.options.stall_timeout => {
+                    watch.pauses.next()
+                }
                 Ok(None) => {
                     self.shared.stop_waiting(&watch.submitted);
                     continue;
@@ -83,14 +85,14 @@ impl Worker {
         loop {
             match self.try_to_follow(name) {
                 Ok(()) => return self.note_success(),
-                Err(Setback::Retry(error)) => self.shared.failed(&error),
-                Err(Setback::Final(error)) => {
+                Err(CopyError::Retry(error)) => self.shared.failed(&error),
+                Err(CopyError::Final(error)) => {
                     self.shared.failed(&error);
                     let refusal = RankFailure { rank: self.share.rank, reason: error.to_string() };
                     drop(refuse(self.to(), name, &refusal)); // otherwise rank 0 waits longer
                     return;
                 }
-                Err(Setback::Stopped | Setback::Overtaken) => return,
+                Err(CopyError::Stopped | CopyError::Superseded) => return,
             }
             if !self.shared.pause(pauses.next()) {
                 return;
@@ -115,9 +117,9 @@ impl Worker {
 
     /// Checks that rank 0 still promotes this checkpoint.
     fn check_current(&self, name: &CheckpointName) -> Outcome {
-        let last = Announcement::read(self.to()).map_err(Setback::of_target)?;
+        let last = Announcement::read(self.to()).map_err(CopyError::of_target)?;
         let is_current = last == Some(self.announcement(name, Stage::Copying));
-        if is_current { Ok(()) } else { Err(Setback::Overtaken) }
+        if is_current { Ok(()) } else { Err(CopyError::Superseded) }
     }
 }
 

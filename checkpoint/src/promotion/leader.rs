@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Promoted;
 use super::announcement::{Announcement, Stage, clear_refusals, refusals};
 use super::state::Pauses;
-use super::worker::{Outcome, Setback, Source, Worker};
+use super::worker::{CopyError, Outcome, Source, Worker};
 use crate::error::{Error, RankFailure, Result};
 use crate::failpoints::Failpoint;
 use crate::format::index::index_file;
@@ -46,7 +46,7 @@ impl Worker {
                     self.note_durable(name.step);
                     return self.note_success();
                 }
-                Err(Setback::Retry(error)) => {
+                Err(CopyError::Retry(error)) => {
                     self.shared.failed(&error);
                     if self.shared.has_waiting() {
                         self.shared.update(|status| status.dropped += 1);
@@ -56,29 +56,29 @@ impl Worker {
                         return;
                     }
                 }
-                Err(Setback::Final(error)) => {
+                Err(CopyError::Final(error)) => {
                     self.shared.failed(&error);
                     if !matches!(error, Error::Fenced { .. }) {
                         self.give_up(name);
                     }
                     return;
                 }
-                Err(Setback::Stopped | Setback::Overtaken) => return,
+                Err(CopyError::Stopped | CopyError::Superseded) => return,
             }
         }
     }
 
     /// Returns the bytes that were promoted; `None` if the target has had the checkpoint before.
     fn try_to_lead(&self, name: &CheckpointName) -> Outcome<Option<u64>> {
-        if self.is_durable(name).map_err(Setback::of_target)? {
-            self.announce(name, Stage::Committed).map_err(Setback::of_target)?;
+        if self.is_durable(name).map_err(CopyError::of_target)? {
+            self.announce(name, Stage::Committed).map_err(CopyError::of_target)?;
             return Ok(None);
         }
         let source = self.source(name)?;
         self.choose(&source)?;
         self.copy_share(&source, &|| Ok(()))?;
         self.await_ranks(&source)?;
-        self.check_target(name, &source.manifest).map_err(Setback::of_read)?;
+        self.check_target(name, &source.manifest).map_err(CopyError::of_read)?;
         self.failpoints.hit_in_promotion(Failpoint::PromotionBeforeManifest, name.step);
         self.pause(Duration::ZERO)?;
         self.commit(&source)?;
@@ -125,19 +125,19 @@ impl Worker {
     fn choose(&self, source: &Source) -> Outcome {
         let name = &source.name;
         let attempt = self.share.attempt;
-        let last = Announcement::read(self.to()).map_err(Setback::of_target)?;
+        let last = Announcement::read(self.to()).map_err(CopyError::of_target)?;
         let newer = last.as_ref().filter(|last| last.attempt > attempt);
         if let Some(Announcement { checkpoint, .. }) = newer {
             let path = self.to().tier().path(checkpoint);
             let found = checkpoint.clone();
-            return Err(Setback::Final(Error::Fenced { path, attempt, found }));
+            return Err(CopyError::Final(Error::Fenced { path, attempt, found }));
         }
         if last == Some(self.announcement(name, Stage::Copying)) {
             return Ok(()); // it resumes after a failure: refusals and indexes stay
         }
-        clear_refusals(self.to(), name).map_err(Setback::of_target)?;
-        self.clear_indexes(source).map_err(Setback::of_target)?;
-        self.announce(name, Stage::Copying).map_err(Setback::of_target)
+        clear_refusals(self.to(), name).map_err(CopyError::of_target)?;
+        self.clear_indexes(source).map_err(CopyError::of_target)?;
+        self.announce(name, Stage::Copying).map_err(CopyError::of_target)
     }
 
     /// Removes indexes that an earlier attempt left: they would vouch for shards that no rank of
@@ -178,13 +178,13 @@ impl Worker {
         let mut progress = Instant::now();
         let mut pauses = Pauses::new(POLL_MIN, POLL_MAX);
         loop {
-            let found = self.files_of(source, &missing).map_err(Setback::of_target)?;
+            let found = self.files_of(source, &missing).map_err(CopyError::of_target)?;
             let key = |rank: usize| manifest.rank_key(name, rank, &index_file(rank));
             missing.retain(|rank| !found.contains(&key(*rank)));
             if missing.is_empty() {
                 return Ok(());
             }
-            let refusals = refusals(self.to(), name).map_err(Setback::of_target)?;
+            let refusals = refusals(self.to(), name).map_err(CopyError::of_target)?;
             if !refusals.is_empty() {
                 return Err(self.others_failed(name, refusals));
             }
@@ -193,8 +193,8 @@ impl Worker {
                 progress = Instant::now();
                 pauses = Pauses::new(POLL_MIN, POLL_MAX);
             }
-            if progress.elapsed() >= self.options.patience {
-                let reason = format!("has sent no file for {:?}", self.options.patience);
+            if progress.elapsed() >= self.options.stall_timeout {
+                let reason = format!("has sent no file for {:?}", self.options.stall_timeout);
                 let late = |rank| RankFailure { rank, reason: reason.clone() };
                 return Err(self.others_failed(name, missing.into_iter().map(late).collect()));
             }
@@ -215,15 +215,15 @@ impl Worker {
         Ok(keys)
     }
 
-    fn others_failed(&self, name: &CheckpointName, failures: Vec<RankFailure>) -> Setback {
+    fn others_failed(&self, name: &CheckpointName, failures: Vec<RankFailure>) -> CopyError {
         let path = self.to().tier().path(&name.to_string());
-        Setback::Final(Error::OtherRanksFailed { path, failures })
+        CopyError::Final(Error::OtherRanksFailed { path, failures })
     }
 
     fn commit(&self, source: &Source) -> Outcome {
         let name = &source.name;
         if self.from().is_pinned(name) {
-            self.to().mark_pinned(name).map_err(Setback::of_target)?;
+            self.to().mark_pinned(name).map_err(CopyError::of_target)?;
         }
         self.publish(source)?;
         // It counts now; what follows is tried again with the next one.
@@ -242,14 +242,14 @@ impl Worker {
         let tier = self.to().tier();
         let key = name.key(MANIFEST);
         let published = tier.publish(&key, text.as_bytes(), &mut || {});
-        if published.map_err(Setback::of_target)? == Published::Ours {
+        if published.map_err(CopyError::of_target)? == Published::Ours {
             return Ok(());
         }
         if self.to().manifest(name).is_err_and(|error| error.is_damage()) {
-            return tier.replace(&key, text.as_bytes()).map_err(Setback::of_target);
+            return tier.replace(&key, text.as_bytes()).map_err(CopyError::of_target);
         }
         let taken = std::io::Error::other("another manifest is there");
-        Err(Setback::Final(IoError::at(&tier.path(&key), "create")(taken).into()))
+        Err(CopyError::Final(IoError::at(&tier.path(&key), "create")(taken).into()))
     }
 
     /// Writes which checkpoint is the newest, unless a newer one is there.

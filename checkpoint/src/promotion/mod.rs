@@ -25,7 +25,7 @@
 //! given up. Retention never relies on a copy elsewhere: each tier keeps its own newest ones.
 //!
 //! A promotion is given up when a rank's source is damaged or gone, when a rank delivers nothing
-//! for [`PromoterOptions::patience`], or when the target fails while a newer checkpoint waits.
+//! for [`PromoterOptions::stall_timeout`], or when the target fails while a newer checkpoint waits.
 
 mod announcement;
 mod bandwidth;
@@ -87,7 +87,7 @@ pub struct PromoterOptions {
     pub bytes_per_second_max: Option<u64>,
     /// Time for which rank 0 waits for another file of the other ranks, and those for rank 0 to
     /// choose: 30 minutes by default.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// First pause after a failure: 1 second by default. Each is twice as long as the one before.
     pub retry_pause_min: Duration,
     /// Longest pause after a failure: 1 minute by default.
@@ -98,7 +98,7 @@ impl Default for PromoterOptions {
     fn default() -> Self {
         Self {
             bytes_per_second_max: None,
-            patience: Duration::from_secs(30 * 60),
+            stall_timeout: Duration::from_secs(30 * 60),
             retry_pause_min: Duration::from_secs(1),
             retry_pause_max: Duration::from_secs(60),
         }

@@ -38,22 +38,22 @@ pub(super) struct Source {
 }
 
 /// Result of a part of a promotion.
-pub(super) type Outcome<T = ()> = Result<T, Setback>;
+pub(super) type Outcome<T = ()> = Result<T, CopyError>;
 
 /// Reason why a promotion does not continue.
 #[derive(Debug)]
-pub(super) enum Setback {
+pub(super) enum CopyError {
     /// The promoter is being dropped.
     Stopped,
     /// Another checkpoint is promoted now.
-    Overtaken,
+    Superseded,
     /// The checkpoint can never be promoted.
     Final(Error),
     /// The promotion may continue later.
     Retry(Error),
 }
 
-impl Setback {
+impl CopyError {
     /// Classifies an error of reading: damaged or missing files stay so.
     pub(super) fn of_read(error: impl Into<Error>) -> Self {
         match error.into() {
@@ -90,7 +90,7 @@ impl Worker {
     pub(super) fn source(&self, name: &CheckpointName) -> Outcome<Source> {
         let from = self.from();
         let read = || from.read_manifest(name, MANIFEST);
-        let found = retry_while_absent(from.visible_until(), read).map_err(Setback::of_read)?;
+        let found = retry_while_absent(from.visible_until(), read).map_err(CopyError::of_read)?;
         Ok(Source { name: name.clone(), manifest: found.value, text: found.text })
     }
 
@@ -113,7 +113,7 @@ impl Worker {
     }
 
     pub(super) fn pause(&self, duration: Duration) -> Outcome {
-        if self.shared.pause(duration) { Ok(()) } else { Err(Setback::Stopped) }
+        if self.shared.pause(duration) { Ok(()) } else { Err(CopyError::Stopped) }
     }
 
     pub(super) fn retry_pauses(&self) -> Pauses {

@@ -38,7 +38,7 @@ impl Remote {
     async fn repeat_while<T>(
         &self,
         call: impl AsyncFn() -> Result<T>,
-        mut may_pass: impl FnMut(&Error) -> bool,
+        mut is_transient: impl FnMut(&Error) -> bool,
     ) -> Result<T> {
         let retries = self.options.retries();
         let started = Instant::now();
@@ -47,7 +47,7 @@ impl Remote {
             let answered = call().await;
             match &answered {
                 Err(error)
-                    if started.elapsed() + pause < retries.retry_timeout && may_pass(error) =>
+                    if started.elapsed() + pause < retries.retry_timeout && is_transient(error) =>
                 {
                     sleep(pause).await;
                     pause = (pause * 2).min(retries.backoff.max_backoff);

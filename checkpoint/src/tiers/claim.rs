@@ -78,7 +78,7 @@ impl Claiming<'_> {
         let mut results = Vec::new();
         let mut failed = Vec::new();
         for (tier, view) in self.views.iter().enumerate() {
-            if !view.is_seen_by(rank) || !self.is_usable(tier) {
+            if !view.is_visible_to(rank) || !self.is_usable(tier) {
                 continue;
             }
             match act(tier, view.store) {

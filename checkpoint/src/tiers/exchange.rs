@@ -19,7 +19,7 @@ use crate::restore::{OpenCheckpoint, ShardId, ShardReader};
 use crate::tensor::PartMut;
 
 /// First byte of a rank's payload.
-const GOES_ON: u8 = 0;
+const CONTINUES: u8 = 0;
 const HAS_FAILED: u8 = 1;
 
 pub(super) struct Exchange<'a> {
@@ -61,7 +61,7 @@ impl Exchange<'_> {
         let mut failures = Vec::new();
         let mut outgoing = streams.get(&peers.rank()).map(|stream| Outgoing::new(self, stream));
         while streams.values().any(|stream| !stream.chunks.is_empty()) {
-            let mut payload = vec![GOES_ON];
+            let mut payload = vec![CONTINUES];
             if let Some(outgoing) = &mut outgoing
                 && let Err((shard, error)) = outgoing.fill(share, &mut payload, bytes)
             {
@@ -95,7 +95,7 @@ impl Exchange<'_> {
         let mut streams: BTreeMap<usize, Stream> = BTreeMap::new();
         for id in chunks.into_iter().rev() {
             let source = self.trial.version.sender(id.shard.rank);
-            let stream = streams.entry(source.keeper()).or_insert_with(|| Stream {
+            let stream = streams.entry(source.owner()).or_insert_with(|| Stream {
                 source,
                 chunks: Vec::new(),
                 sent: 0,
@@ -133,7 +133,7 @@ impl Exchange<'_> {
             let size = self.chunk_bytes(id);
             let now = left.min(size - stream.sent);
             let Some((piece, rest)) = received.split_at_checked(now as usize) else {
-                let rank = stream.source.keeper();
+                let rank = stream.source.owner();
                 return Err(PeersError::new(format!("rank {rank} sent too few bytes")).into());
             };
             let entry = self.entry(id.shard);

@@ -26,7 +26,7 @@ use crate::store::Store;
 use crate::tensor::PartMut;
 use crate::tier::Scope;
 
-pub use preview::{PassedOver, Preview, PreviewSource};
+pub use preview::{Preview, PreviewSource, SkippedCheckpoint};
 pub use restore::{Restored, SourceBytes};
 
 /// A tier among those of a run.
@@ -67,7 +67,7 @@ pub enum Reads {
     All,
     /// Nothing is read now. The tier may work again, so no older checkpoint is taken in place of
     /// one that may be there.
-    MayPass,
+    Transient,
     /// Nothing is read, as if nothing were there.
     Nothing,
 }
@@ -75,7 +75,7 @@ pub enum Reads {
 impl Reads {
     /// Checkpoints that are restored from a tier after an error of a write to it.
     pub fn after(error: &Error) -> Self {
-        if error.is_refusal() { Self::All } else { Self::MayPass }
+        if error.is_refusal() { Self::All } else { Self::Transient }
     }
 }
 
@@ -181,7 +181,7 @@ struct View<'a> {
 
 impl View<'_> {
     /// Returns whether a rank lists and changes this tier: on a shared one rank 0 does it for all.
-    fn is_seen_by(&self, rank: usize) -> bool {
+    fn is_visible_to(&self, rank: usize) -> bool {
         self.store.is_committed_by(rank)
     }
 }

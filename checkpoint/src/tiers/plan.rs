@@ -14,11 +14,11 @@ use crate::tier::Scope;
 
 /// View of one rank of one tier.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Sight {
+pub struct TierInventory {
     /// Number of the tier, the nearest first.
     pub tier: usize,
     /// Copies of checkpoints, whole ones or parts.
-    pub copies: Vec<SeenCopy>,
+    pub copies: Vec<FoundCopy>,
     /// Checkpoint that an earlier restore rejected, where nothing is committed.
     pub rejected: Option<String>,
     /// Reason why the tier could not be listed.
@@ -29,7 +29,7 @@ pub struct Sight {
 
 /// Copy of a checkpoint that is committed where it was seen.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SeenCopy {
+pub struct FoundCopy {
     /// Name of the checkpoint.
     pub checkpoint: String,
     /// Result of reading the copy.
@@ -60,7 +60,7 @@ pub struct Flaw {
     /// The error, as text.
     pub reason: String,
     /// Set if trying again may help.
-    pub may_pass: bool,
+    pub is_transient: bool,
 }
 
 /// Place that holds copies.
@@ -74,7 +74,7 @@ pub struct Source {
 
 impl Source {
     /// The rank that lists and changes it.
-    pub fn keeper(self) -> usize {
+    pub fn owner(self) -> usize {
         self.node_of.unwrap_or(0)
     }
 
@@ -118,12 +118,12 @@ pub struct Version {
 
 impl Plan {
     /// Puts together what the ranks see, for tiers of these scopes.
-    pub fn new(scopes: &[Scope], sights: &[Vec<Sight>]) -> Self {
+    pub fn new(scopes: &[Scope], inventories: &[Vec<TierInventory>]) -> Self {
         let mut candidates: BTreeMap<Reverse<CheckpointName>, Candidate> = BTreeMap::new();
-        for (rank, sights) in sights.iter().enumerate() {
-            for sight in sights {
-                let source = Source::seen(scopes[sight.tier], sight.tier, rank);
-                for copy in &sight.copies {
+        for (rank, inventories) in inventories.iter().enumerate() {
+            for inventory in inventories {
+                let source = Source::seen(scopes[inventory.tier], inventory.tier, rank);
+                for copy in &inventory.copies {
                     let Ok(name) = copy.checkpoint.parse() else { continue };
                     let candidate = candidates.entry(Reverse(name)).or_default();
                     candidate.add(copy, source);
@@ -140,7 +140,7 @@ impl Plan {
 }
 
 impl Candidate {
-    fn add(&mut self, copy: &SeenCopy, source: Source) {
+    fn add(&mut self, copy: &FoundCopy, source: Source) {
         self.checkpoint.clone_from(&copy.checkpoint);
         self.holders.push(source);
         match &copy.found {
@@ -213,7 +213,7 @@ impl Version {
     /// When no source has it.
     pub fn index_source(&self, saved: usize, readers: usize) -> (usize, Source) {
         match self.peer(saved) {
-            Some(&source) => (source.keeper(), source),
+            Some(&source) => (source.owner(), source),
             None => (saved % readers, self.sources[saved][0]),
         }
     }
@@ -237,13 +237,13 @@ mod tests {
         Found::Files { digest: digest.to_owned(), world, ranks: vec![ranks] }
     }
 
-    fn sight(tier: usize, found: &[(&str, Found)]) -> Sight {
-        let copy = |(name, found): &(&str, Found)| SeenCopy {
+    fn inventory(tier: usize, found: &[(&str, Found)]) -> TierInventory {
+        let copy = |(name, found): &(&str, Found)| FoundCopy {
             checkpoint: (*name).to_owned(),
             found: found.clone(),
         };
         let copies = found.iter().map(copy).collect();
-        Sight { tier, copies, rejected: None, flaw: None, refused: None }
+        TierInventory { tier, copies, rejected: None, flaw: None, refused: None }
     }
 
     fn node(tier: usize, rank: usize) -> Source {
@@ -257,9 +257,10 @@ mod tests {
     #[test]
     fn the_nearest_source_is_own_then_shared_then_of_a_peer() {
         let scopes = [Scope::Node, Scope::Shared, Scope::Shared];
-        let whole = |tier| sight(tier, &[(NAME, files("x", 2, 0..2))]);
-        let sights = [vec![whole(2), whole(1)], vec![sight(0, &[(NAME, files("x", 2, 1..2))])]];
-        let mut plan = Plan::new(&scopes, &sights);
+        let whole = |tier| inventory(tier, &[(NAME, files("x", 2, 0..2))]);
+        let inventories =
+            [vec![whole(2), whole(1)], vec![inventory(0, &[(NAME, files("x", 2, 1..2))])]];
+        let mut plan = Plan::new(&scopes, &inventories);
         let version = &mut plan.candidates[0].versions[0];
         assert_eq!([version.source(0, 0), version.source(0, 1)], [shared(1); 2]);
         assert_eq!([version.source(1, 0), version.source(1, 1)], [shared(1), node(0, 1)]);
@@ -274,8 +275,9 @@ mod tests {
 
     #[test]
     fn copies_of_other_bytes_do_not_complete_each_other() {
-        let sight = |rank: usize, digest| sight(0, &[(NAME, files(digest, 2, rank..rank + 1))]);
-        let plan = Plan::new(&[Scope::Node], &[vec![sight(0, "x")], vec![sight(1, "y")]]);
+        let inventory =
+            |rank: usize, digest| inventory(0, &[(NAME, files(digest, 2, rank..rank + 1))]);
+        let plan = Plan::new(&[Scope::Node], &[vec![inventory(0, "x")], vec![inventory(1, "y")]]);
         let missing: Vec<_> =
             plan.candidates[0].versions.iter().map(|version| version.missing()).collect();
         assert_eq!(missing, [[1], [0]]);
@@ -288,16 +290,16 @@ mod tests {
         let world = 16_384;
         let names = ["s000000030-a0002-00000001", "s000000020-a0001-00000002", NAME];
         let scopes = [Scope::Node, Scope::Shared, Scope::Shared];
-        let mut sights: Vec<Vec<Sight>> = Vec::new();
+        let mut inventories: Vec<Vec<TierInventory>> = Vec::new();
         for rank in 0..world {
             let ranks = rank / 8 * 8..rank / 8 * 8 + 8;
             let copies = names.map(|name| (name, files("x", world, ranks.clone())));
             let is_new = rank < 800;
-            sights.push(vec![sight(0, if is_new { &[] } else { &copies })]);
+            inventories.push(vec![inventory(0, if is_new { &[] } else { &copies })]);
         }
         let copies = [1, 2].map(|first| (names[first], files("x", world, 0..world)));
-        sights[0].extend([sight(1, &copies[..1]), sight(2, &copies[1..])]);
-        let plan = Plan::new(&scopes, &sights);
+        inventories[0].extend([inventory(1, &copies[..1]), inventory(2, &copies[1..])]);
+        let plan = Plan::new(&scopes, &inventories);
         let found: Vec<_> =
             plan.candidates.iter().map(|candidate| candidate.checkpoint.as_str()).collect();
         assert_eq!(found, names, "newest first");

@@ -24,7 +24,7 @@ pub struct Preview {
     /// Sources by tier, the nearest first.
     pub sources: Vec<PreviewSource>,
     /// Newer checkpoints that are passed over, and why.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedCheckpoint>,
 }
 
 /// Reads of a restore from one tier.
@@ -44,7 +44,7 @@ pub struct PreviewSource {
 
 /// Checkpoint that is committed somewhere and cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PassedOver {
+pub struct SkippedCheckpoint {
     /// Name of the checkpoint.
     pub checkpoint: String,
     /// Reason why it cannot be restored.
@@ -71,12 +71,12 @@ impl Tiers {
         let views = self.views(None);
         let survey = Survey::gather(&views, None, &SingleRank)?;
         let scopes: Vec<Scope> = views.iter().map(|view| view.store.scope()).collect();
-        let sights = [survey.sights.concat(), Vec::new()];
+        let inventories = [survey.inventories.concat(), Vec::new()];
         let here = here.clamp(1, ranks.max(1));
         let readers =
             [Readers { rank: 0, count: here }, Readers { rank: 1, count: ranks.max(1) - here }];
         let mut passed_over = Vec::new();
-        for candidate in Plan::new(&scopes, &sights).candidates {
+        for candidate in Plan::new(&scopes, &inventories).candidates {
             let is_covered = |version: &&Version| version.missing().is_empty();
             if let Some(version) = candidate.versions.iter().find(is_covered) {
                 return preview(&views, &candidate.checkpoint, version, &readers, passed_over);
@@ -84,14 +84,14 @@ impl Tiers {
             let reason = match candidate.versions.first() {
                 Some(version) => {
                     let missing = version.missing().len();
-                    format!("no files of {missing} of {} ranks seen", version.world())
+                    format!("the files of {missing} of {} ranks are not visible", version.world())
                 }
                 None => candidate.flawed.first().map_or_else(
                     || "of another run, workload or format".to_owned(),
                     |(_, flaw)| flaw.reason.clone(),
                 ),
             };
-            passed_over.push(PassedOver { checkpoint: candidate.checkpoint, reason });
+            passed_over.push(SkippedCheckpoint { checkpoint: candidate.checkpoint, reason });
         }
         Ok(Preview { checkpoint: None, saved_by: 0, bytes: 0, sources: Vec::new(), passed_over })
     }
@@ -102,7 +102,7 @@ fn preview(
     checkpoint: &str,
     version: &Version,
     readers: &[Readers],
-    passed_over: Vec<PassedOver>,
+    passed_over: Vec<SkippedCheckpoint>,
 ) -> Result<Preview> {
     let store = views[version.manifest.tier].store;
     let name = store.parse_name(checkpoint)?;

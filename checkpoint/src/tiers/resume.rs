@@ -17,8 +17,7 @@ use crate::tensor::PartMut;
 /// Times that ranks send again what has arrived damaged.
 const RESENDS_MAX: usize = 2;
 /// Advice about copies that were marked.
-const VERIFY_HINT: &str =
-    "; `yardstick ckpt verify --checkpoint` makes it count again if it is intact";
+const VERIFY_HINT: &str = "; `yardstick ckpt verify --checkpoint` reinstates it if it is intact";
 
 /// See [`Tiers::resume`](super::Tiers::resume).
 pub(super) fn resume(
@@ -43,7 +42,7 @@ pub(super) fn resume(
                 return Ok(Some(*restored));
             }
             Outcome::Unusable(failures) => {
-                search.fail_if_it_may_pass(&candidate, &failures)?;
+                search.fail_if_transient(&candidate, &failures)?;
                 let checkpoint = candidate.checkpoint.clone();
                 unusable.extend(all_copies(&candidate));
                 rejected.push(Rejected { checkpoint, failures: rank_failures(&failures) });
@@ -115,7 +114,7 @@ impl<'a, 'p> Search<'a, 'p> {
     /// Newest first.
     fn candidates(&self) -> Vec<Candidate> {
         let scopes: Vec<_> = self.views.iter().map(|view| view.store.scope()).collect();
-        Plan::new(&scopes, &self.survey.sights).candidates
+        Plan::new(&scopes, &self.survey.inventories).candidates
     }
 
     /// Fails unless no checkpoint was ever committed.
@@ -127,9 +126,11 @@ impl<'a, 'p> Search<'a, 'p> {
             let others = Error::OtherRanksFailed { path: root, failures: rank_failures(&failures) };
             return Err(self.survey.own.errors.drain(..).next().unwrap_or(others));
         }
-        let sights = self.survey.sights.iter().enumerate();
-        let mut rejected = sights.flat_map(|(rank, sights)| {
-            sights.iter().filter_map(move |sight| Some((rank, sight.rejected.as_ref()?)))
+        let inventories = self.survey.inventories.iter().enumerate();
+        let mut rejected = inventories.flat_map(|(rank, inventories)| {
+            inventories
+                .iter()
+                .filter_map(move |inventory| Some((rank, inventory.rejected.as_ref()?)))
         });
         let Some((rank, checkpoint)) = rejected.next() else { return Ok(()) };
         // Starting from nothing would hide that there was a state once.
@@ -185,17 +186,17 @@ impl<'a, 'p> Search<'a, 'p> {
     }
 
     /// Fails if an older checkpoint would take the place of one that may be readable later.
-    fn fail_if_it_may_pass(&mut self, candidate: &Candidate, found: &[Failure]) -> Result<()> {
+    fn fail_if_transient(&mut self, candidate: &Candidate, found: &[Failure]) -> Result<()> {
         let flaws = self.survey.flaws(self.views);
         let unreachable = flaws.map(|(source, flaw)| on_tier(source, flaw));
         let all = found.iter().cloned().chain(unreachable);
-        let failures: Vec<_> = all.filter(|failure| failure.flaw.may_pass).collect();
+        let failures: Vec<_> = all.filter(|failure| failure.flaw.is_transient).collect();
         if failures.is_empty() {
             return Ok(());
         }
         let own = &mut self.survey.own.errors;
-        if let Some(may_pass) = own.iter().position(|error| !error.is_damage()) {
-            return Err(own.swap_remove(may_pass));
+        if let Some(transient) = own.iter().position(|error| !error.is_damage()) {
+            return Err(own.swap_remove(transient));
         }
         let path = self.views[0].store.tier().path(&candidate.checkpoint);
         Err(Error::OtherRanksFailed { path, failures: rank_failures(&failures) })
@@ -223,15 +224,15 @@ impl<'a, 'p> Search<'a, 'p> {
     fn warnings(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<String> {
         let tier = |source: Source| &self.views[source.tier].name;
         let unreachable = self.survey.flaws(self.views).map(|(source, flaw)| {
-            format!("tier {}: rank {}: {}", tier(source), source.keeper(), flaw.reason)
+            format!("tier {}: rank {}: {}", tier(source), source.owner(), flaw.reason)
         });
         let refused = self.survey.refused(self.views).map(|(source, reason)| {
-            format!("tier {}: rank {}: {reason}", tier(source), source.keeper())
+            format!("tier {}: rank {}: {reason}", tier(source), source.owner())
         });
         let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
             let name = &candidate.checkpoint;
             let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
-            if flaw.may_pass { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
+            if flaw.is_transient { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
         });
         unreachable.chain(refused).chain(copies).collect()
     }
@@ -244,7 +245,7 @@ impl<'a, 'p> Search<'a, 'p> {
         let mut warnings = self.read_warnings();
         let mut first = None;
         for BadCopy { name, source } in copies {
-            if source.keeper() != self.peers.rank() {
+            if source.owner() != self.peers.rank() {
                 continue;
             }
             let store = self.views[source.tier].store;
@@ -292,7 +293,7 @@ fn parse(candidate: &Candidate) -> CheckpointName {
 
 fn on_tier(source: Source, flaw: &Flaw) -> Failure {
     Failure {
-        rank: source.keeper(),
+        rank: source.owner(),
         source,
         saved: None,
         flaw: flaw.clone(),
@@ -308,9 +309,9 @@ fn incomplete(version: &Version, missing: &[usize]) -> Failure {
         missing.len(),
         version.world()
     );
-    let flaw = Flaw { reason, may_pass: false };
+    let flaw = Flaw { reason, is_transient: false };
     let source = version.manifest;
-    Failure { rank: source.keeper(), source, saved: None, flaw, is_of_transport: false }
+    Failure { rank: source.owner(), source, saved: None, flaw, is_of_transport: false }
 }
 
 fn rank_failures(failures: &[Failure]) -> Vec<RankFailure> {
@@ -331,7 +332,7 @@ fn all_copies(candidate: &Candidate) -> impl Iterator<Item = BadCopy> {
 fn bad_copies(candidate: &Candidate, failures: &[Failure]) -> Vec<BadCopy> {
     let mut sources: Vec<_> = failures
         .iter()
-        .filter(|failure| !failure.flaw.may_pass)
+        .filter(|failure| !failure.flaw.is_transient)
         .map(|failure| failure.source)
         .collect();
     sources.sort_unstable();

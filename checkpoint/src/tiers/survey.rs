@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::plan::{Flaw, Found, SeenCopy, Sight, Source};
+use super::plan::{Flaw, Found, FoundCopy, Source, TierInventory};
 use super::{Reads, Unusable, View};
 use crate::agreement::agree;
 use crate::error::{Error, Result};
@@ -16,8 +16,8 @@ use crate::store::{Status, Store};
 
 /// View of all ranks, and the metadata that this rank has read for it.
 pub(super) struct Survey {
-    /// Sights by rank.
-    pub(super) sights: Vec<Vec<Sight>>,
+    /// Inventories by rank.
+    pub(super) inventories: Vec<Vec<TierInventory>>,
     pub(super) own: Own,
 }
 
@@ -37,15 +37,15 @@ impl Survey {
         peers: &dyn Peers,
     ) -> Result<Self> {
         let mut own = Own::default();
-        let mut sights = Vec::new();
+        let mut inventories = Vec::new();
         for (tier, view) in views.iter().enumerate() {
-            if view.is_seen_by(peers.rank()) {
-                sights.push(own.look(tier, view, only));
+            if view.is_visible_to(peers.rank()) {
+                inventories.push(own.list(tier, view, only));
             }
         }
-        let gathered = agree(peers, Ok(sights))?;
-        let sights = gathered.map_err(|abort| abort.into_error(&views[0].store.root()))?;
-        Ok(Self { sights, own })
+        let gathered = agree(peers, Ok(inventories))?;
+        let inventories = gathered.map_err(|abort| abort.into_error(&views[0].store.root()))?;
+        Ok(Self { inventories, own })
     }
 
     /// Returns the reasons why ranks could not list tiers.
@@ -53,7 +53,7 @@ impl Survey {
         &'a self,
         views: &'a [View<'a>],
     ) -> impl Iterator<Item = (Source, &'a Flaw)> {
-        self.found(views, |sight| sight.flaw.as_ref())
+        self.found(views, |inventory| inventory.flaw.as_ref())
     }
 
     /// Returns the refusals to list tiers that ranks cannot save on either.
@@ -61,21 +61,21 @@ impl Survey {
         &'a self,
         views: &'a [View<'a>],
     ) -> impl Iterator<Item = (Source, &'a String)> {
-        self.found(views, |sight| sight.refused.as_ref())
+        self.found(views, |inventory| inventory.refused.as_ref())
     }
 
     fn found<'a, T>(
         &'a self,
         views: &'a [View<'a>],
-        of: impl Fn(&'a Sight) -> Option<T> + Copy + 'a,
+        of: impl Fn(&'a TierInventory) -> Option<T> + Copy + 'a,
     ) -> impl Iterator<Item = (Source, T)> + 'a
     where
         T: 'a,
     {
-        self.sights.iter().enumerate().flat_map(move |(rank, sights)| {
-            sights.iter().filter_map(move |sight| {
-                let scope = views[sight.tier].store.scope();
-                of(sight).map(|found| (Source::seen(scope, sight.tier, rank), found))
+        self.inventories.iter().enumerate().flat_map(move |(rank, inventories)| {
+            inventories.iter().filter_map(move |inventory| {
+                let scope = views[inventory.tier].store.scope();
+                of(inventory).map(|found| (Source::seen(scope, inventory.tier, rank), found))
             })
         })
     }
@@ -89,38 +89,44 @@ impl Own {
 
     /// Keeps an error, and returns what the other ranks get of it.
     pub(super) fn flaw(&mut self, error: Error) -> Flaw {
-        let flaw = Flaw { reason: error.to_string(), may_pass: !error.is_damage() };
+        let flaw = Flaw { reason: error.to_string(), is_transient: !error.is_damage() };
         self.errors.push(error);
         flaw
     }
 
-    fn look(&mut self, tier: usize, view: &View<'_>, only: Option<&CheckpointName>) -> Sight {
-        let mut sight =
-            Sight { tier, copies: Vec::new(), rejected: None, flaw: None, refused: None };
+    fn list(
+        &mut self,
+        tier: usize,
+        view: &View<'_>,
+        only: Option<&CheckpointName>,
+    ) -> TierInventory {
+        let mut inventory =
+            TierInventory { tier, copies: Vec::new(), rejected: None, flaw: None, refused: None };
         let reads = view.unusable.as_ref().map_or(Reads::All, |unusable| unusable.reads);
         if reads != Reads::All {
-            let waits = view.unusable.clone().filter(|_| reads == Reads::MayPass);
-            sight.flaw = waits.map(|Unusable { reason, .. }| Flaw { reason, may_pass: true });
-            return sight;
+            let waits = view.unusable.clone().filter(|_| reads == Reads::Transient);
+            inventory.flaw =
+                waits.map(|Unusable { reason, .. }| Flaw { reason, is_transient: true });
+            return inventory;
         }
         let names = match only {
             Some(name) => Ok(vec![name.clone()]),
-            None => committed(view.store, &mut sight.rejected),
+            None => committed(view.store, &mut inventory.rejected),
         };
         match names {
             Ok(names) => {
                 for name in names {
                     let checkpoint = name.to_string();
                     let found = self.find(tier, view.store, &name);
-                    sight.copies.push(SeenCopy { checkpoint, found });
+                    inventory.copies.push(FoundCopy { checkpoint, found });
                 }
             }
             Err(error) if view.unusable.is_some() && error.is_refusal() => {
-                sight.refused = Some(error.to_string());
+                inventory.refused = Some(error.to_string());
             }
-            Err(error) => sight.flaw = Some(self.flaw(error)),
+            Err(error) => inventory.flaw = Some(self.flaw(error)),
         }
-        sight
+        inventory
     }
 
     fn find(&mut self, tier: usize, store: &Store, name: &CheckpointName) -> Found {

@@ -40,7 +40,7 @@ pub(super) struct Failure {
 impl Failure {
     /// Marks it as a failure of the transport, of data that another rank sent.
     pub(super) fn of_transport(self) -> Self {
-        let flaw = Flaw { may_pass: true, ..self.flaw };
+        let flaw = Flaw { is_transient: true, ..self.flaw };
         Self { flaw, is_of_transport: true, ..self }
     }
 }
@@ -299,7 +299,8 @@ impl Trial<'_> {
             return Err(error);
         }
         let flaw = own.flaw(error);
-        let saved = (!flaw.may_pass).then_some(saved); // what does not answer is not asked again
+        // Storage that does not answer is not asked again.
+        let saved = (!flaw.is_transient).then_some(saved);
         Ok(Failure { rank: self.peers.rank(), source, saved, flaw, is_of_transport: false })
     }
 }
@@ -315,11 +316,11 @@ pub(super) fn send_manifest(
     own: &Own,
     peers: &dyn Peers,
 ) -> Result<String> {
-    let is_own = source.keeper() == peers.rank();
+    let is_own = source.owner() == peers.rank();
     let text = if is_own { own.manifest(source.tier, &name.to_string()) } else { String::new() };
     let path = views[source.tier].store.tier().path(&name.to_string());
     let mut texts = agree(peers, Ok(text))?.map_err(|abort| abort.into_error(&path))?;
-    Ok(texts.swap_remove(source.keeper()))
+    Ok(texts.swap_remove(source.owner()))
 }
 
 /// The range of one saved rank.

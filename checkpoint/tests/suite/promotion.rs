@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 const OPTIONS: PromoterOptions = PromoterOptions {
     bytes_per_second_max: None,
-    patience: LONG,
+    stall_timeout: LONG,
     retry_pause_min: Duration::from_millis(5),
     retry_pause_max: Duration::from_millis(20),
 };
@@ -375,7 +375,7 @@ fn damage_on_the_source_is_not_promoted() {
 fn a_rank_that_sends_nothing_is_named() {
     let tiers = Tiers::new();
     let name = save(&tiers.from, 2, 10, 1, 0);
-    let options = PromoterOptions { patience: Duration::from_millis(50), ..OPTIONS };
+    let options = PromoterOptions { stall_timeout: Duration::from_millis(50), ..OPTIONS };
     let share = shares(2).next().unwrap();
     let leader = start(&tiers.from, &tiers.to, share, options, NoFailpoints);
     let statuses = finish(&submit_all(vec![leader], &name));
@@ -556,7 +556,7 @@ fn an_index_of_an_earlier_attempt_does_not_vouch() {
     let tiers = Tiers::new();
     let name = save(&tiers.from, 2, 10, 1, 0);
     leave_all_but_the_manifest(&tiers, &name);
-    let options = PromoterOptions { patience: Duration::from_millis(50), ..OPTIONS };
+    let options = PromoterOptions { stall_timeout: Duration::from_millis(50), ..OPTIONS };
     let share = shares(2).next().unwrap();
     let leader = start(&tiers.from, &tiers.to, share, options, NoFailpoints);
     let statuses = finish(&submit_all(vec![leader], &name));

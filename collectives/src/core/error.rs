@@ -101,7 +101,7 @@ pub enum Error {
     /// Not all ranks opened the backend before the deadline. It is stuck there: the process should
     /// end soon (exit code 5).
     #[error(
-        "backend {backend} was not open after {:.1} s: a peer is missing or far behind; {hint}",
+        "backend {backend} did not open within {:.1} s: a peer is missing or far behind; {hint}",
         waited.as_secs_f64()
     )]
     OpenDeadline {

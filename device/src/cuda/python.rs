@@ -4,15 +4,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::search::{Surroundings, entries};
+use super::search::{Env, entries};
 
 /// Every `nvidia/*/lib` in the Python environment that is active, in the Python that would be
 /// started, and in the user's and the system's packages.
 ///
 /// Wheels for CUDA 12 have a folder for each library (`nvidia/cuda_nvrtc/lib`), those for CUDA 13
 /// have one together (`nvidia/cu13/lib`).
-pub(super) fn wheel_folders(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
-    let prefixes = prefixes(surroundings);
+pub(super) fn wheel_folders(env: &Env<'_>) -> Vec<PathBuf> {
+    let prefixes = prefixes(env);
     let packages = prefixes.iter().flat_map(|prefix| package_folders(prefix));
     packages
         .flat_map(|folder| entries(&folder.join("nvidia"), |_| true))
@@ -22,15 +22,15 @@ pub(super) fn wheel_folders(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
 }
 
 /// Prefixes of Python installations: `bin/python3` and `lib/python3.*` are below each.
-fn prefixes(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
-    let variable = |name| (surroundings.variable)(name).map(PathBuf::from);
+fn prefixes(env: &Env<'_>) -> Vec<PathBuf> {
+    let variable = |name| (env.variable)(name).map(PathBuf::from);
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name));
     let mut prefixes: Vec<_> = active.collect();
-    if let Some(path) = (surroundings.variable)("PATH") {
+    if let Some(path) = (env.variable)("PATH") {
         prefixes.extend(std::env::split_paths(&path).flat_map(|bin| started_from(&bin)));
     }
     prefixes.extend(variable("HOME").map(|home| home.join(".local")));
-    prefixes.extend(["usr/local", "usr"].map(|folder| surroundings.root.join(folder)));
+    prefixes.extend(["usr/local", "usr"].map(|folder| env.root.join(folder)));
     prefixes
 }
 
@@ -97,7 +97,7 @@ mod tests {
             }
             _ => None,
         };
-        let mut found = wheel_folders(&Surroundings { variable: &variable, root });
+        let mut found = wheel_folders(&Env { variable: &variable, root });
         found.dedup();
         assert_eq!(found, [cu12, cu13, on_path, pyenv, debian]);
     }
@@ -111,7 +111,7 @@ mod tests {
         let bin = create(&root, "venv/bin");
         std::os::unix::fs::symlink(root.join("base/bin/python3.11"), bin.join("python3")).unwrap();
         let variable = |name: &str| (name == "PATH").then(|| bin.clone().into_os_string());
-        let surroundings = Surroundings { variable: &variable, root: &root };
-        assert_eq!(wheel_folders(&surroundings), [base]);
+        let env = Env { variable: &variable, root: &root };
+        assert_eq!(wheel_folders(&env), [base]);
     }
 }

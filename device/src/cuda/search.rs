@@ -20,7 +20,7 @@ const USUAL_FOLDERS: [&str; 4] = [
 ];
 
 /// The variables and the files that decide where to look.
-pub(super) struct Surroundings<'a> {
+pub(super) struct Env<'a> {
     /// Reads an environment variable; `None` where it is not set or empty.
     pub(super) variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// The root of the file system.
@@ -39,17 +39,17 @@ impl Search {
     /// Search of this process.
     pub(super) fn of_process() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self::in_surroundings(&Surroundings { variable: &variable, root: Path::new("/") })
+        Self::in_env(&Env { variable: &variable, root: Path::new("/") })
     }
 
-    fn in_surroundings(surroundings: &Surroundings<'_>) -> Self {
-        if let Some(only) = (surroundings.variable)(PATH_VARIABLE) {
+    fn in_env(env: &Env<'_>) -> Self {
+        if let Some(only) = (env.variable)(PATH_VARIABLE) {
             let folders = std::env::split_paths(&only).filter(|path| !path.as_os_str().is_empty());
             return Self { asks_loader: false, folders: folders.collect() };
         }
-        let mut folders = toolkits(surroundings);
-        folders.extend(USUAL_FOLDERS.map(|folder| surroundings.root.join(folder)));
-        folders.extend(python::wheel_folders(surroundings));
+        let mut folders = toolkits(env);
+        folders.extend(USUAL_FOLDERS.map(|folder| env.root.join(folder)));
+        folders.extend(python::wheel_folders(env));
         folders.retain(|folder| folder.is_dir());
         Self { asks_loader: true, folders: without_repetition(folders) }
     }
@@ -70,9 +70,9 @@ fn absolute(folder: &Path) -> PathBuf {
 
 /// Folders of libraries in CUDA toolkits: those that variables name first, then the newest of
 /// `/usr/local/cuda*`.
-fn toolkits(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
-    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| (surroundings.variable)(name));
-    let local = surroundings.root.join("usr/local");
+fn toolkits(env: &Env<'_>) -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| (env.variable)(name));
+    let local = env.root.join("usr/local");
     let mut installed = entries(&local, |name| name.starts_with("cuda"));
     installed.reverse();
     let homes = named.map(PathBuf::from).chain(installed);
@@ -115,7 +115,7 @@ mod tests {
             let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
             Some(value.as_os_str().to_owned())
         };
-        let search = Search::in_surroundings(&Surroundings { variable: &variable, root });
+        let search = Search::in_env(&Env { variable: &variable, root });
         assert!(search.asks_loader);
         let relative = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
         search.folders.iter().map(relative).collect()
@@ -163,8 +163,8 @@ mod tests {
     fn folders_of_the_variable_are_the_only_ones() {
         let root = planted(&["usr/local/cuda/lib64"]);
         let variable = |name: &str| (name == PATH_VARIABLE).then(|| "/a::/b".into());
-        let surroundings = Surroundings { variable: &variable, root: root.path() };
-        let search = Search::in_surroundings(&surroundings);
+        let env = Env { variable: &variable, root: root.path() };
+        let search = Search::in_env(&env);
         let expected = Search { asks_loader: false, folders: vec!["/a".into(), "/b".into()] };
         assert_eq!(search, expected);
         assert_eq!(search.candidates("libcuda.so.1"), [] as [PathBuf; 0]);

@@ -59,8 +59,8 @@ pub fn run(
     let _ = output.write_all(b"\n");
     threads::spawn("commands", move || read_commands(input, &sender))?;
     let ranks = LocalRanks { launch: Some(launch.to_owned()) };
-    let mut agent = Agent { ranks, output, task: Task::Nothing, is_heard: true };
-    agent.say(&FromAgent::Hello(Hello::of_this_host(version)));
+    let mut agent = Agent { ranks, output, task: Task::Nothing, is_connected: true };
+    agent.send(&FromAgent::Hello(Hello::of_this_host(version)));
     agent.serve(&events);
     agent.end_orphans(|| is_replaced(name, launch));
     Ok(())
@@ -104,7 +104,7 @@ struct Agent<W> {
     ranks: LocalRanks,
     output: W,
     task: Task,
-    is_heard: bool,
+    is_connected: bool,
 }
 
 /// Task between commands.
@@ -123,7 +123,7 @@ enum Task {
     /// Waits for ranks to end, and signals those that start meanwhile.
     End {
         signal: Signal,
-        told: Vec<LocalRank>,
+        signalled: Vec<LocalRank>,
     },
 }
 
@@ -141,47 +141,47 @@ impl Task {
 impl<W: Write> Agent<W> {
     fn serve(&mut self, events: &Receiver<Event>) {
         let mut next_alive = Instant::now() + ALIVE_INTERVAL;
-        while self.is_heard {
+        while self.is_connected {
             let left = next_alive.saturating_duration_since(Instant::now());
             let event = events.recv_timeout(self.task.interval().min(left));
             if Instant::now() >= next_alive {
                 next_alive = Instant::now() + ALIVE_INTERVAL;
-                self.say(&FromAgent::Alive);
+                self.send(&FromAgent::Alive);
             }
             match event {
-                Ok(Event::Command(command)) => self.obey(command),
-                Ok(Event::Terminating) => self.say(&FromAgent::Terminating),
+                Ok(Event::Command(command)) => self.handle_command(command),
+                Ok(Event::Terminating) => self.send(&FromAgent::Terminating),
                 Ok(Event::Unsupervised) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.look();
+            self.poll();
         }
     }
 
-    fn obey(&mut self, command: ToAgent) {
+    fn handle_command(&mut self, command: ToAgent) {
         let signal = match command {
             ToAgent::Watch { count, have_started: false } => {
                 self.task = Task::Search { count, found: Vec::new() };
                 return;
             }
-            ToAgent::Watch { count, have_started: true } => return self.go_on_watching(count),
+            ToAgent::Watch { count, have_started: true } => return self.resume_watch(count),
             ToAgent::Stop => Signal::TERM,
             ToAgent::PeerLost => Signal::USR2,
             ToAgent::Kill => Signal::KILL,
         };
-        self.task = Task::End { signal, told: Vec::new() };
+        self.task = Task::End { signal, signalled: Vec::new() };
     }
 
     /// Continues the watch of an earlier agent.
-    fn go_on_watching(&mut self, count: usize) {
+    fn resume_watch(&mut self, count: usize) {
         let ranks = self.ranks.running();
         if ranks.len() < count {
-            self.say(&FromAgent::RankEnded(None));
+            self.send(&FromAgent::RankEnded(None));
         }
         self.task = Task::Watch { ranks };
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
         match &mut self.task {
             Task::Nothing => {}
             Task::Search { count, found } => {
@@ -191,41 +191,41 @@ impl<W: Write> Agent<W> {
                 if found.len() >= *count {
                     let ranks = std::mem::take(found);
                     self.task = Task::Watch { ranks };
-                    self.say(&FromAgent::RanksStarted);
+                    self.send(&FromAgent::RanksStarted);
                 }
-                self.say_ended(&ended);
+                self.report_ended(&ended);
             }
             Task::Watch { ranks } => {
                 let ended: Vec<_> = ranks.extract_if(.., |rank| !rank.is_running()).collect();
                 let is_empty = ranks.is_empty();
-                self.say_ended(&ended);
+                self.report_ended(&ended);
                 if is_empty {
                     self.task = Task::Nothing;
-                    self.say(&FromAgent::NoRanks);
+                    self.send(&FromAgent::NoRanks);
                 }
             }
-            Task::End { signal, told } => {
+            Task::End { signal, signalled } => {
                 let running = self.ranks.running();
-                let new = running.iter().filter(|rank| !told.contains(rank));
+                let new = running.iter().filter(|rank| !signalled.contains(rank));
                 let new: Vec<_> = new.copied().collect();
                 new.iter().for_each(|rank| rank.signal(*signal));
-                told.extend(&new);
+                signalled.extend(&new);
                 // Ranks may still start, unless some were signalled before or all are killed.
-                if running.is_empty() && (!told.is_empty() || *signal == Signal::KILL) {
+                if running.is_empty() && (!signalled.is_empty() || *signal == Signal::KILL) {
                     self.task = Task::Nothing;
-                    self.say(&FromAgent::NoRanks);
+                    self.send(&FromAgent::NoRanks);
                 }
             }
         }
     }
 
-    fn say_ended(&mut self, ranks: &[LocalRank]) {
-        ranks.iter().for_each(|ended| self.say(&FromAgent::RankEnded(Some(ended.rank))));
+    fn report_ended(&mut self, ranks: &[LocalRank]) {
+        ranks.iter().for_each(|ended| self.send(&FromAgent::RankEnded(Some(ended.rank))));
     }
 
-    fn say(&mut self, message: &FromAgent) {
+    fn send(&mut self, message: &FromAgent) {
         let written = self.output.write_all(line(message).as_bytes());
-        self.is_heard &= written.and_then(|()| self.output.flush()).is_ok();
+        self.is_connected &= written.and_then(|()| self.output.flush()).is_ok();
     }
 
     /// Ends the ranks that run now: later ranks have a supervisor.
@@ -287,11 +287,11 @@ mod tests {
             ranks: LocalRanks { launch: Some("no such launch".to_owned()) },
             output: &mut output,
             task: Task::Nothing,
-            is_heard: true,
+            is_connected: true,
         };
         let (sender, events) = mpsc::channel();
         read_commands(BufReader::new(input.as_bytes()), &sender);
-        agent.say(&FromAgent::Hello(Hello::of_this_host("1.2.3")));
+        agent.send(&FromAgent::Hello(Hello::of_this_host("1.2.3")));
         agent.serve(&events);
         let lines: Vec<FromAgent> = output
             .split(|byte| *byte == b'\n')

@@ -12,7 +12,7 @@ use crate::bootstrap::World;
 /// Check of one requirement of training.
 pub trait Check: Sync {
     /// Returns the description of the check.
-    fn about(&self) -> &'static About;
+    fn desc(&self) -> &'static CheckDesc;
 
     /// Runs the check.
     fn run(&self, context: &Context) -> Finding;
@@ -20,7 +20,7 @@ pub trait Check: Sync {
 
 /// Description of a check in tables and documentation.
 #[derive(Debug, PartialEq, Eq)]
-pub struct About {
+pub struct CheckDesc {
     /// Name, for `--require NAME`.
     pub name: &'static str,
     /// Subject of the check.
@@ -28,7 +28,7 @@ pub struct About {
     /// Ranks that run it.
     pub scope: Scope,
     /// Files and values that it reads.
-    pub looks_at: &'static str,
+    pub inspects: &'static str,
     /// Conditions of warnings and failures, with their reasons.
     pub thresholds: &'static str,
     /// Action to take after a warning or a failure.
@@ -37,7 +37,7 @@ pub struct About {
     pub fault: &'static str,
 }
 
-/// What a check is about.
+/// Subject of a check.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -45,13 +45,13 @@ pub struct About {
 pub enum Group {
     /// Limits of processes and containers.
     Limits,
-    /// Adapters of the network, and what is between ranks.
+    /// Network adapters, and connections between ranks.
     Network,
     /// GPUs and their drivers.
     Gpu,
-    /// Where checkpoints go.
+    /// Storage of checkpoints.
     Storage,
-    /// What has to be equal on all nodes.
+    /// Properties that must be equal on all nodes.
     Nodes,
 }
 

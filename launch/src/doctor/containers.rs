@@ -1,6 +1,6 @@
 //! CPU and memory that the control groups of a container leave to its ranks.
 
-use super::check::{About, Check, Context, Group, Scope};
+use super::check::{Check, CheckDesc, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
 use crate::machine::CgroupLimits;
@@ -18,12 +18,12 @@ const CORES_OF_A_RANK_MIN: f64 = 0.5;
 const MEMORY_SHARE_MAX: f64 = 0.9;
 
 impl Check for Cpus {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "cpus",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "the CPU quota of the control group, against ranks and their threads",
+            inspects: "the CPU quota of the control group, against ranks and their threads",
             thresholds: "fails below half a core for each rank, which then waits for its quota \
                          while others wait for it; warns below one core for each compute thread",
             remedy: "raise the pod's CPU limit or leave it out, or set run.threads",
@@ -49,12 +49,12 @@ impl Check for Cpus {
 }
 
 impl Check for Memory {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "memory",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "free memory under the limits of control groups and MemAvailable, against \
+            inspects: "free memory under the limits of control groups and MemAvailable, against \
                        the memory plan of the workload",
             thresholds: "fails where the ranks of the node need more (they would be killed); warns \
                          above 90 %, which leaves no page cache for checkpoints",
@@ -71,7 +71,7 @@ impl Check for Memory {
         let meminfo = text(&context.root.join("proc/meminfo"));
         let available = number_of(&meminfo, "MemAvailable:").map(|kilo| (kilo * 1024.0) as u64);
         let Some(free) = group.into_iter().chain(available).min() else {
-            return Finding::skip("the kernel does not tell how much memory is free");
+            return Finding::skip("the kernel does not report how much memory is free");
         };
         let found = format!("{} free", mebibytes(free));
         let ranks = context.local_world;

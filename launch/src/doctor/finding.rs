@@ -5,15 +5,15 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How it is, the best first.
+/// Status of a result, the best first.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
+    /// The expectation is met.
     Pass,
-    /// There was nothing to look at.
+    /// Not applicable, or not readable.
     Skip,
     /// Training works, but may be slower or less safe than it could be.
     Warn,

@@ -2,7 +2,7 @@
 //! `transhuge.rst`.
 
 use super::adapters::Adapter;
-use super::check::{About, Check, Context, Group, Scope};
+use super::check::{Check, CheckDesc, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
 use record::files::system::{number_of, text};
@@ -14,12 +14,12 @@ pub(super) struct Hugepages;
 const RESERVED_SHARE_MAX: f64 = 0.1;
 
 impl Check for Hugepages {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "hugepages",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "transparent_hugepage/enabled, and HugePages_* of /proc/meminfo",
+            inspects: "transparent_hugepage/enabled, and HugePages_* of /proc/meminfo",
             thresholds: "warns where transparent huge pages are `never` (buffers of gigabytes \
                          then miss the TLB), where more than 10 % of memory is reserved and \
                          unused, and where an EFA adapter has none reserved (libfabric uses them)",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::adapters::Port;
-use super::check::{About, Check, Context, Group, Scope};
+use super::check::{Check, CheckDesc, Context, Group, Scope};
 use super::finding::Finding;
 use record::files::system::{number, text};
 
@@ -31,12 +31,12 @@ const THREADS_OF_A_RANK: u64 = 32;
 const CAP_IPC_LOCK: u32 = 14;
 
 impl Check for Memlock {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "memlock",
             group: Group::Limits,
             scope: Scope::Rank,
-            looks_at: "RLIMIT_MEMLOCK and CAP_IPC_LOCK of the effective set",
+            inspects: "RLIMIT_MEMLOCK and CAP_IPC_LOCK of the effective set",
             thresholds: "with an RDMA adapter in the container (on CPUs: of InfiniBand): fails \
                          below 1 GiB, warns below unlimited (without memory to lock NCCL falls \
                          back to sockets and tells nobody)",
@@ -64,12 +64,12 @@ impl Check for Memlock {
 }
 
 impl Check for OpenFiles {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "open_files",
             group: Group::Limits,
             scope: Scope::Rank,
-            looks_at: "RLIMIT_NOFILE",
+            inspects: "RLIMIT_NOFILE",
             thresholds: "fails below 256, which a rank has open by itself; warns below 256 and 4 \
                          for each rank, as where all of them are connected",
             remedy: "raise LimitNOFILE of the container runtime, or `ulimit -n`",
@@ -90,12 +90,12 @@ impl Check for OpenFiles {
 }
 
 impl Check for Processes {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "processes",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "RLIMIT_NPROC and `pids.max` of the control group",
+            inspects: "RLIMIT_NPROC and `pids.max` of the control group",
             thresholds: "fails below 32 and the compute threads for each rank of the node (a \
                          thread counts as a process); warns below twice that",
             remedy: "raise `ulimit -u`, or podPidsLimit of the kubelet",

@@ -1,10 +1,10 @@
 //! Checks that hosts are fit for training; each finding states what was found, what was expected,
 //! and what to do.
 //!
-//! A [`Check`] provides its own description ([About]) for documentation and tables, and examines
-//! one host or rank. The host checks are here, a file for each group; the trainer adds those that
-//! need a device, a tier, or the other ranks. Everything is read below [`Context::root`] and
-//! [`Context::host_root`], so that a test can plant the files of a broken host.
+//! A [`Check`] provides its own description ([CheckDesc]) for documentation and tables, and
+//! examines one host or rank. The host checks are here, a file for each group; the trainer adds
+//! those that need a device, a tier, or the other ranks. Everything is read below [`Context::root`]
+//! and [`Context::host_root`], so that a test can plant the files of a broken host.
 
 mod adapters;
 mod check;
@@ -19,7 +19,7 @@ mod shm;
 #[cfg(test)]
 mod testing;
 
-pub use check::{About, Check, Context, Group, Scope};
+pub use check::{Check, CheckDesc, Context, Group, Scope};
 pub use finding::{Finding, Status};
 pub use nic::{mpi_interface, nearest_port};
 

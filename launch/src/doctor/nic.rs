@@ -50,16 +50,16 @@ fn nccl_name(port: &Port) -> String {
 /// use, or else the only one with an address. `None` beside RDMA, and if several have an address,
 /// as MPI then chooses.
 pub fn mpi_interface(context: &Context) -> Option<String> {
-    let told = INTERFACES.iter().find_map(|name| std::env::var(name).ok());
-    interface(context, &told.unwrap_or_default())
+    let configured = INTERFACES.iter().find_map(|name| std::env::var(name).ok());
+    interface(context, &configured.unwrap_or_default())
 }
 
-fn interface(context: &Context, told: &str) -> Option<String> {
+fn interface(context: &Context, configured: &str) -> Option<String> {
     if super::has_rdma(context) {
         return None;
     }
     let all = with_addresses(&context.root);
-    let named: Vec<_> = told.split(',').filter(|name| all.contains(*name)).collect();
+    let named: Vec<_> = configured.split(',').filter(|name| all.contains(*name)).collect();
     let mut all = all.iter();
     match (&named[..], all.next(), all.next()) {
         ([name], _, _) => Some((*name).to_owned()),
@@ -144,7 +144,7 @@ mod tests {
     fn the_interface_of_mpi_is_the_one_it_is_told_or_the_only_one() {
         let routes = "Iface Destination\neth0 00000000\neth0 0000000A\n";
         let host = Host::new(&[("proc/self/net/route", routes)]);
-        let of = |told: &str| interface(&host.context(), told);
+        let of = |configured: &str| interface(&host.context(), configured);
         assert_eq!(of("").as_deref(), Some("eth0"));
         let address = "fe80000000000000 02 40 20 80 eth1\n20010db800000000 03 40 00 80 eth2\n";
         host.write("proc/self/net/if_inet6", address);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::adapters::Port;
-use super::check::{About, Check, Context, Group, Scope};
+use super::check::{Check, CheckDesc, Context, Group, Scope};
 use super::finding::Finding;
 use record::files::system::{number, text};
 
@@ -13,12 +13,12 @@ use record::files::system::{number, text};
 pub(super) struct RdmaPcie;
 
 impl Check for RdmaPcie {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "rdma_pcie",
             group: Group::Network,
             scope: Scope::Node,
-            looks_at: "the PCIe link of each adapter that `rdma_ports` looks at (current_link_* \
+            inspects: "the PCIe link of each adapter that `rdma_ports` looks at (current_link_* \
                        and max_link_* of its device), beside the rate of its fastest port",
             thresholds: "warns where the link carries less than the adapter's fastest active port: \
                          a card in a slot that is too narrow or too old, or a link that came up \

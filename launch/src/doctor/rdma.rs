@@ -2,7 +2,7 @@
 //! `Documentation/ABI/stable/sysfs-class-infiniband` of the kernel.
 
 use super::adapters::{Adapter, Port};
-use super::check::{About, Check, Context, Group, Scope};
+use super::check::{Check, CheckDesc, Context, Group, Scope};
 use super::finding::Finding;
 use record::files::system::text;
 
@@ -18,12 +18,12 @@ const NO_ADAPTER: &str = "no RDMA adapter";
 const NONE_HERE: &str = "the node has RDMA adapters, but none in /dev/infiniband";
 
 impl Check for RdmaPorts {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "rdma_ports",
             group: Group::Network,
             scope: Scope::Node,
-            looks_at: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
+            inspects: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
                        is in /dev/infiniband, and that NCCL_IB_HCA does not leave out",
             thresholds: "fails where ranks on GPUs, or on CPUs with InfiniBand, are on several \
                          nodes and no port is ACTIVE and, for RoCE, has a GID with an address; and \
@@ -64,8 +64,8 @@ impl Check for RdmaPorts {
 }
 
 fn judge(ports: &[Port], context: &Context) -> Finding {
-    let lists = |is_odd: &dyn Fn(&Port) -> bool| -> Vec<String> {
-        ports.iter().filter(|port| is_odd(port)).map(Port::text).collect()
+    let lists = |deviates: &dyn Fn(&Port) -> bool| -> Vec<String> {
+        ports.iter().filter(|port| deviates(port)).map(Port::text).collect()
     };
     let down = lists(&|port| !port.is_active);
     let without_gid = lists(&|port| port.is_active && port.is_roce() && !port.has_gid);
@@ -91,12 +91,12 @@ fn judge(ports: &[Port], context: &Context) -> Finding {
 }
 
 impl Check for GdrDriver {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "gdr_driver",
             group: Group::Network,
             scope: Scope::Node,
-            looks_at: "nvidia_peermem (memory_peers or its module; for EFA efa_nv_peermem), or \
+            inspects: "nvidia_peermem (memory_peers or its module; for EFA efa_nv_peermem), or \
                        what dma-buf needs: NVIDIA's open kernel module and Linux 5.12",
             thresholds: "fails where a container with GPUs and RDMA adapters has neither, and \
                          warns for EFA, whose driver may bring its own: data then goes through the \

@@ -1,6 +1,6 @@
 //! Shared memory of a container: `/dev/shm`.
 
-use super::check::{About, Check, Context, Group, Scope};
+use super::check::{Check, CheckDesc, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
 use record::text::count;
@@ -17,12 +17,12 @@ const BYTES_FOR_NCCL: u64 = 1 << 30;
 const BYTES_BY_DEFAULT: u64 = 64 << 20;
 
 impl Check for Shm {
-    fn about(&self) -> &'static About {
-        &About {
+    fn desc(&self) -> &'static CheckDesc {
+        &CheckDesc {
             name: "shm",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "size of /dev/shm, and what others have left free of it",
+            inspects: "size of /dev/shm, and what others have left free of it",
             thresholds: "with several ranks on a node: fails below 4 MiB for each (Open MPI's \
                          segment), or on GPUs at 64 MiB and below (the default of containers, \
                          which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's recommendation",

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::evidence::{Judgement, PATIENCE, Reader};
+use super::evidence::{Judgement, Reader, STORAGE_TIMEOUT};
 use super::fleet::{Change, Fleet};
 use super::mpirun::Running;
 use super::request::Request;
@@ -43,7 +43,7 @@ pub(super) struct Attempt<'a, 'fleet> {
     /// Positions of the hosts that it runs on.
     hosts: &'a [usize],
     mpirun: Running,
-    tell: &'a dyn Fn(&str),
+    report: &'a dyn Fn(&str),
     phase: Phase,
     /// Deadline of the current phase.
     until: Option<Instant>,
@@ -101,14 +101,14 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         fleet: &'a mut Fleet<'fleet>,
         hosts: &'a [usize],
         mpirun: Running,
-        tell: &'a dyn Fn(&str),
+        report: &'a dyn Fn(&str),
     ) -> Self {
         Self {
             request,
             fleet,
             hosts,
             mpirun,
-            tell,
+            report,
             phase: Phase::Running,
             until: None,
             suspects: Vec::new(),
@@ -131,7 +131,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         evidence: &Reader,
         before: &Judgement,
     ) -> Ended {
-        self.tell_task();
+        self.send_task();
         loop {
             match events.recv_timeout(self.time_left()) {
                 Ok(Event::MpirunEnded(status)) => return self.ended(status),
@@ -170,10 +170,10 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         }
     }
 
-    fn tell_task(&mut self) {
+    fn send_task(&mut self) {
         for &host in self.hosts {
             let task = self.task(host);
-            self.fleet.say(&[host], task);
+            self.fleet.send(&[host], task);
         }
     }
 
@@ -192,13 +192,15 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     fn stop_requested(&mut self) {
         if self.fleet.stop_requested {
-            (self.tell)("asked to stop again: ranks are killed, steps that are not saved are lost");
+            (self.report)(
+                "asked to stop again: ranks are killed, steps that are not saved are lost",
+            );
             self.is_interrupted |= self.phase < Phase::Terminating;
             return self.enter(Phase::Terminating);
         }
         self.fleet.stop_requested = true;
         let seconds = self.request.grace.as_secs();
-        (self.tell)(&format!(
+        (self.report)(&format!(
             "asked to stop: ranks have {seconds} s to finish their step, save and end; a second \
              signal kills them, and steps that are not saved are lost"
         ));
@@ -207,28 +209,28 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     fn changed(&mut self, change: Change) {
         match change {
-            Change::Gone { host } if self.hosts.contains(&host) => self.gone(host),
-            Change::Answers { host, is_same } if self.is_suspect(host) => {
+            Change::Disconnected { host } if self.hosts.contains(&host) => self.disconnected(host),
+            Change::Connected { host, is_same } if self.is_suspect(host) => {
                 self.suspects.retain(|suspect| suspect.host != host);
                 if is_same {
                     let name = self.fleet.description(host);
-                    (self.tell)(&format!("connected to {name} again"));
-                    self.fleet.say(&[host], self.task(host));
+                    (self.report)(&format!("connected to {name} again"));
+                    self.fleet.send(&[host], self.task(host));
                 } else {
-                    self.lose(host, "it is another container now");
+                    self.lose(host, "its container was replaced");
                 }
             }
             Change::Started { host } => self.starting.retain(|other| *other != host),
             Change::Terminating { host } if self.hosts.contains(&host) => {
                 let name = self.fleet.description(host);
-                (self.tell)(&format!("{name} is to go: ranks save and stop"));
+                (self.report)(&format!("{name} is to go: ranks save and stop"));
                 self.drained = true;
                 self.enter(Phase::Stopping);
             }
             Change::RankEnded { host, rank } if self.rank_ended.is_none() => {
                 self.rank_ended = Some((RankEnded { host, rank }, Instant::now() + TOGETHER));
             }
-            Change::Empty { host } => {
+            Change::NoRanks { host } => {
                 self.occupied.retain(|other| *other != host);
                 self.end_if_empty();
             }
@@ -242,7 +244,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     /// Handles the end or failure of a host's connection. If only ssh failed, the host still
     /// exists.
-    fn gone(&mut self, host: usize) {
+    fn disconnected(&mut self, host: usize) {
         let now = Instant::now();
         if let Some(suspect) = self.suspects.iter_mut().find(|suspect| suspect.host == host) {
             suspect.retry = Some(now + RETRY);
@@ -255,7 +257,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     }
 
     /// Reconnects to suspects that are due, and gives up those past their deadline.
-    fn look_at_suspects(&mut self, now: Instant) {
+    fn check_suspects(&mut self, now: Instant) {
         for suspect in &mut self.suspects {
             if suspect.retry.take_if(|at| now >= *at).is_some() {
                 self.fleet.connect(suspect.host);
@@ -271,7 +273,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     /// Handles the loss of a host: nobody waits for its ranks.
     fn lose(&mut self, host: usize, text: &str) {
         let name = self.fleet.description(host);
-        (self.tell)(&format!("{name} is lost: {text}"));
+        (self.report)(&format!("{name} is lost: {text}"));
         self.lost.get_or_insert(host); // the first is the cause
         self.occupied.retain(|other| *other != host);
         self.enter(Phase::Losing);
@@ -288,11 +290,11 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     /// Handles a rank that has ended while others run. At the end of a run ranks end together,
     /// after the record was written.
-    fn others_go_on(&mut self, ended: RankEnded, evidence: &Reader, before: &Judgement) {
+    fn rank_ended_early(&mut self, ended: RankEnded, evidence: &Reader, before: &Judgement) {
         let ask = || Question { answer: evidence.ask(|it| it.judge()), asked: Instant::now() };
         let Question { answer, asked } = self.question.get_or_insert_with(ask);
         let found = match answer.recv_timeout(ANSWER) {
-            Err(_) if asked.elapsed() < PATIENCE => {
+            Err(_) if asked.elapsed() < STORAGE_TIMEOUT => {
                 self.rank_ended = Some((ended, Instant::now() + ANSWER)); // and asks again
                 return;
             }
@@ -304,7 +306,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             return;
         }
         let name = self.fleet.description(ended.host);
-        (self.tell)(&format!("{} on {name} has ended before the run", ended.name()));
+        (self.report)(&format!("{} on {name} ended, although the run has not", ended.name()));
         self.enter(Phase::Losing);
     }
 
@@ -314,7 +316,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             self.starting.iter().map(|&host| self.fleet.description(host)).collect();
         let seconds = self.request.wait.as_secs();
         let names = names.join(", ");
-        (self.tell)(&format!("after {seconds} s mpirun has not started all ranks on {names}"));
+        (self.report)(&format!("after {seconds} s mpirun has not started all ranks on {names}"));
         self.never_started = true;
         self.enter(Phase::Terminating);
     }
@@ -325,15 +327,15 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         if let Some((ended, until)) = self.rank_ended.filter(|_| is_running)
             && now >= until
         {
-            self.others_go_on(ended, evidence, before);
+            self.rank_ended_early(ended, evidence, before);
         } else if is_running && !self.starting.is_empty() && now >= self.started_by {
             self.start_failed();
         }
-        self.look_at_suspects(now);
+        self.check_suspects(now);
         if self.until.is_some_and(|until| Instant::now() >= until) {
             let is_ending = self.phase >= Phase::Terminating;
             if !is_ending && !self.occupied.is_empty() {
-                (self.tell)("ranks have not ended in time: they are killed");
+                (self.report)("ranks have not ended in time: they are killed");
             }
             self.enter(if is_ending { Phase::Killing } else { Phase::Terminating });
         }
@@ -345,7 +347,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             return;
         }
         self.phase = phase;
-        self.tell_task();
+        self.send_task();
         self.until = match phase {
             Phase::Running => None,
             Phase::Stopping => Some(Instant::now() + self.request.grace),

@@ -36,7 +36,7 @@ pub(super) struct Reader {
 type Question = Box<dyn FnOnce(&mut dyn Evidence) + Send>;
 
 /// Time for storage to answer once an attempt has ended.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const STORAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Reader {
     pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Result<Self, Error> {
@@ -70,9 +70,9 @@ impl Reader {
 
     /// Returns the record's state at the end of an attempt, or that storage did not answer in time.
     pub(super) fn judge(&self) -> Judgement {
-        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(PATIENCE);
+        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(STORAGE_TIMEOUT);
         answer.unwrap_or_else(|_| Judgement {
-            reason: Some(self.silence()),
+            reason: Some(self.timeout_text()),
             ..Judgement::without_record(RunState::Unreadable)
         })
     }
@@ -80,11 +80,11 @@ impl Reader {
     /// Forwards to [`Evidence::explain`].
     pub(super) fn explain(&self, explanation: Explanation) -> Result<(), String> {
         let answer = self.ask(move |evidence| evidence.explain(&explanation));
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(self.silence()))
+        answer.recv_timeout(STORAGE_TIMEOUT).unwrap_or_else(|_| Err(self.timeout_text()))
     }
 
-    fn silence(&self) -> String {
-        let seconds = PATIENCE.as_secs();
+    fn timeout_text(&self) -> String {
+        let seconds = STORAGE_TIMEOUT.as_secs();
         format!("{} has not answered for {seconds} s: is storage hung?", self.place)
     }
 }

@@ -36,17 +36,17 @@ pub(super) struct Fleet<'a> {
     request: &'a Request,
     members: Vec<Member>,
     events: Sender<Event>,
-    tell: Tell<'a>,
+    report: Reporter<'a>,
     times: LaunchTimes,
     /// True once SIGTERM or SIGINT has arrived.
     pub(super) stop_requested: bool,
 }
 
-struct Tell<'a>(&'a dyn Fn(&str));
+struct Reporter<'a>(&'a dyn Fn(&str));
 
-impl std::fmt::Debug for Tell<'_> {
+impl std::fmt::Debug for Reporter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tell")
+        f.write_str("Reporter")
     }
 }
 
@@ -65,7 +65,7 @@ struct Member {
 
 #[derive(Debug)]
 enum State {
-    Away { retry: Instant },
+    Disconnected { retry: Instant },
     Connecting { session: Option<Session>, until: Instant },
     Ready { session: Session, terminating: bool },
 }
@@ -100,9 +100,9 @@ fn are_first(chosen: &[usize]) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The host answers. It is a different one if its container was replaced.
-    Answers { host: usize, is_same: bool },
+    Connected { host: usize, is_same: bool },
     /// A connection ended, or could not be made.
-    Gone { host: usize },
+    Disconnected { host: usize },
     /// The host is terminating.
     Terminating { host: usize },
     /// All ranks of the host run.
@@ -110,13 +110,17 @@ pub(super) enum Change {
     /// A rank of the host has ended.
     RankEnded { host: usize, rank: Option<usize> },
     /// No rank runs on the host any more.
-    Empty { host: usize },
+    NoRanks { host: usize },
 }
 
 impl<'a> Fleet<'a> {
-    pub(super) fn new(request: &'a Request, events: Sender<Event>, tell: &'a dyn Fn(&str)) -> Self {
+    pub(super) fn new(
+        request: &'a Request,
+        events: Sender<Event>,
+        report: &'a dyn Fn(&str),
+    ) -> Self {
         let member = |_| Member {
-            state: State::Away { retry: Instant::now() },
+            state: State::Disconnected { retry: Instant::now() },
             generation: 0,
             hello: None,
             text: String::new(),
@@ -126,7 +130,7 @@ impl<'a> Fleet<'a> {
             request,
             members: request.hosts.iter().map(member).collect(),
             events,
-            tell: Tell(tell),
+            report: Reporter(report),
             times: LaunchTimes { began_unix_ms: unix_ms(), hosts_ready_unix_ms: 0 },
             stop_requested: false,
         }
@@ -155,7 +159,7 @@ impl<'a> Fleet<'a> {
                     return Err(self.missing());
                 }
                 if are_first(&chosen) || since.elapsed() >= PREFERENCE {
-                    self.tell_chosen(&chosen, began);
+                    self.report_chosen(&chosen, began);
                     return Ok(Gathered::Hosts(chosen));
                 }
             } else {
@@ -171,7 +175,7 @@ impl<'a> Fleet<'a> {
             }
             if Instant::now() >= next_progress {
                 next_progress += PROGRESS;
-                (self.tell.0)(&format!("waiting for hosts: {}", self.absent()));
+                (self.report.0)(&format!("waiting for hosts: {}", self.absent()));
             }
             self.receive(events);
         }
@@ -204,11 +208,11 @@ impl<'a> Fleet<'a> {
     }
 
     /// Deprioritises these hosts: ranks on them cannot be ended.
-    pub(super) fn prefer_others(&mut self, silent: &[usize]) {
+    pub(super) fn deprioritise(&mut self, silent: &[usize]) {
         for &host in silent {
             self.members[host].is_last = true;
-            let text = "ranks of an earlier attempt are left on it";
-            (self.tell.0)(&format!("{}: {text}", self.description(host)));
+            let text = "ranks of an earlier attempt still run on it";
+            (self.report.0)(&format!("{}: {text}", self.description(host)));
         }
     }
 
@@ -219,9 +223,9 @@ impl<'a> Fleet<'a> {
         let mut connecting = 0;
         for (host, member) in self.members.iter_mut().enumerate() {
             match member.state {
-                State::Away { retry } if now >= retry => due.push((retry, host)),
+                State::Disconnected { retry } if now >= retry => due.push((retry, host)),
                 State::Connecting { until, .. } if now >= until => {
-                    member.leave("its agent has not said who it is");
+                    member.disconnect("its agent has not identified itself");
                 }
                 State::Connecting { .. } => connecting += 1,
                 _ => {}
@@ -258,26 +262,26 @@ impl<'a> Fleet<'a> {
                 }
                 None
             }
-            SessionChange::Said(FromAgent::Hello(hello)) => {
-                let is_same = member.greet(hello)?;
-                Some(Change::Answers { host, is_same })
+            SessionChange::Received(FromAgent::Hello(hello)) => {
+                let is_same = member.accept_hello(hello)?;
+                Some(Change::Connected { host, is_same })
             }
-            SessionChange::Said(FromAgent::Terminating) => {
+            SessionChange::Received(FromAgent::Terminating) => {
                 if let State::Ready { terminating, .. } = &mut member.state {
                     *terminating = true;
                 }
                 Some(Change::Terminating { host })
             }
-            SessionChange::Said(FromAgent::RanksStarted) => Some(Change::Started { host }),
-            SessionChange::Said(FromAgent::RankEnded(rank)) => {
+            SessionChange::Received(FromAgent::RanksStarted) => Some(Change::Started { host }),
+            SessionChange::Received(FromAgent::RankEnded(rank)) => {
                 Some(Change::RankEnded { host, rank })
             }
-            SessionChange::Said(FromAgent::Alive) => None,
-            SessionChange::Said(FromAgent::NoRanks) => Some(Change::Empty { host }),
+            SessionChange::Received(FromAgent::Alive) => None,
+            SessionChange::Received(FromAgent::NoRanks) => Some(Change::NoRanks { host }),
             SessionChange::Ended { text } => {
                 member.text = text;
-                member.state = State::Away { retry: Instant::now() + RETRY };
-                Some(Change::Gone { host })
+                member.state = State::Disconnected { retry: Instant::now() + RETRY };
+                Some(Change::Disconnected { host })
             }
         }
     }
@@ -328,11 +332,11 @@ impl<'a> Fleet<'a> {
         hosts.iter().all(|host| ready.contains(host))
     }
 
-    fn tell_chosen(&mut self, chosen: &[usize], began: Instant) {
+    fn report_chosen(&mut self, chosen: &[usize], began: Instant) {
         self.times.hosts_ready_unix_ms = unix_ms();
         let names = chosen.iter().map(|&host| self.description(host)).collect::<Vec<_>>();
         let seconds = began.elapsed().as_secs_f64();
-        (self.tell.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
+        (self.report.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
     }
 
     /// Registers the place of a host, which must differ from the earlier ones.
@@ -408,20 +412,20 @@ impl<'a> Fleet<'a> {
     }
 
     /// Sends a message to the agents of hosts that answer, and returns these hosts.
-    pub(super) fn say(&mut self, hosts: &[usize], message: ToAgent) -> Vec<usize> {
-        let mut told = Vec::new();
+    pub(super) fn send(&mut self, hosts: &[usize], message: ToAgent) -> Vec<usize> {
+        let mut reached = Vec::new();
         for &host in hosts {
             if let State::Ready { session, .. } = &mut self.members[host].state {
-                session.say(message);
-                told.push(host);
+                session.send(message);
+                reached.push(host);
             }
         }
-        told
+        reached
     }
 
     /// Kills the rest of an attempt, and returns the hosts that do not answer.
     pub(super) fn clear_ranks(&mut self, hosts: &[usize], events: &Receiver<Event>) -> Vec<usize> {
-        let mut waiting = self.say(hosts, ToAgent::Kill);
+        let mut waiting = self.send(hosts, ToAgent::Kill);
         let mut lost: Vec<_> =
             hosts.iter().copied().filter(|host| !waiting.contains(host)).collect();
         let deadline = Instant::now() + CLEAR_TIMEOUT;
@@ -432,10 +436,10 @@ impl<'a> Fleet<'a> {
                 Event::StopRequested => self.stop_requested = true,
                 Event::MpirunEnded(_) => {}
                 Event::Session(event) => match self.handle(event) {
-                    Some(Change::Empty { host }) => {
+                    Some(Change::NoRanks { host }) => {
                         waiting.retain(|other| *other != host);
                     }
-                    Some(Change::Gone { host }) if waiting.contains(&host) => {
+                    Some(Change::Disconnected { host }) if waiting.contains(&host) => {
                         waiting.retain(|other| *other != host);
                         lost.push(host);
                     }
@@ -444,7 +448,7 @@ impl<'a> Fleet<'a> {
             }
         }
         for &host in &waiting {
-            self.members[host].leave("it does not answer");
+            self.members[host].disconnect("it does not answer");
         }
         lost.extend(waiting);
         lost
@@ -459,7 +463,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Restarts the clock for another attempt.
-    pub(super) fn begin_again(&mut self) {
+    pub(super) fn restart_clock(&mut self) {
         self.times.began_unix_ms = unix_ms();
     }
 }
@@ -467,7 +471,7 @@ impl<'a> Fleet<'a> {
 impl Member {
     /// Handles the identity of an agent, and returns whether it is unchanged. `None` if no
     /// connection awaits it.
-    fn greet(&mut self, hello: Hello) -> Option<bool> {
+    fn accept_hello(&mut self, hello: Hello) -> Option<bool> {
         let State::Connecting { session, .. } = &mut self.state else { return None };
         let session = session.take()?;
         self.state = State::Ready { session, terminating: false };
@@ -477,12 +481,12 @@ impl Member {
     }
 
     /// Gives up the connection.
-    fn leave(&mut self, text: &str) {
-        let state = State::Away { retry: Instant::now() + RETRY };
+    fn disconnect(&mut self, text: &str) {
+        let state = State::Disconnected { retry: Instant::now() + RETRY };
         let session = match std::mem::replace(&mut self.state, state) {
             State::Connecting { session, .. } => session,
             State::Ready { session, .. } => Some(session),
-            State::Away { .. } => None,
+            State::Disconnected { .. } => None,
         };
         if let Some(session) = session {
             session.give_up();

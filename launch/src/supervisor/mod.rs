@@ -10,9 +10,9 @@ mod evidence;
 mod fleet;
 mod mpirun;
 mod own_folder;
-mod reach;
 mod request;
 mod session;
+mod transport;
 mod verdict;
 
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -33,8 +33,8 @@ use verdict::{Ended, Next};
 
 pub use evidence::{Evidence, Explanation, Judgement, Loss, RunState};
 pub use mpirun::LaunchTimes;
-pub use reach::Reach;
 pub use request::Request;
+pub use transport::Transport;
 
 /// Usual time of storage to answer, after which hosts are checked.
 const ANSWER: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ pub(crate) enum Event {
     StopRequested,
 }
 
-/// Runs a launch to its end. `tell` is called with messages for an operator.
+/// Runs a launch to its end. `report` is called with messages for an operator.
 ///
 /// # Errors
 /// When the hosts, `mpirun` and the request do not fit each other: nothing was run, or it cannot be
@@ -67,18 +67,18 @@ pub(crate) enum Event {
 pub fn run(
     request: &Request,
     evidence: impl Evidence + Send + 'static,
-    tell: &dyn Fn(&str),
+    report: &dyn Fn(&str),
 ) -> Result<Ending, Error> {
     let mpirun = MpiRun::find(&request.mpirun)?;
-    tell(&format!("{mpirun}; {request}"));
+    report(&format!("{mpirun}; {request}"));
     for folder in own_folder::remove_abandoned(&std::env::temp_dir()) {
-        tell(&format!("removed {}, which a killed launcher has left", folder.display()));
+        report(&format!("removed {}, left by a killed launcher", folder.display()));
     }
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
-    let fleet = Fleet::new(request, sender.clone(), tell);
+    let fleet = Fleet::new(request, sender.clone(), report);
     let evidence = Reader::new(evidence)?;
-    Supervisor { request, mpirun, fleet, evidence, sender, events, tell }.run()
+    Supervisor { request, mpirun, fleet, evidence, sender, events, report }.run()
 }
 
 fn watch_signals(events: Sender<Event>) -> Result<(), Error> {
@@ -99,7 +99,7 @@ struct Supervisor<'a> {
     evidence: Reader,
     sender: Sender<Event>,
     events: Receiver<Event>,
-    tell: &'a dyn Fn(&str),
+    report: &'a dyn Fn(&str),
 }
 
 impl Supervisor<'_> {
@@ -118,7 +118,7 @@ impl Supervisor<'_> {
                 return Ok(verdict::stopped_while_waiting(last));
             }
             if !silent.is_empty() {
-                self.fleet.prefer_others(&silent);
+                self.fleet.deprioritise(&silent);
                 continue;
             }
             let before = match self.recorded_before() {
@@ -137,9 +137,9 @@ impl Supervisor<'_> {
                     restarts_left -= 1;
                     let text = &ending.text;
                     let left = count(restarts_left as usize, "restart");
-                    (self.tell)(&format!("{text}; starting again, {left} left"));
+                    (self.report)(&format!("{text}; starting again, {left} left"));
                     last = Some(ending);
-                    self.fleet.begin_again();
+                    self.fleet.restart_clock();
                     self.wait_for_release();
                     deadline = Instant::now() + self.request.wait;
                 }
@@ -162,17 +162,17 @@ impl Supervisor<'_> {
     /// until an operation between ranks has exceeded its deadline, and may still see the folder.
     fn wait_for_release(&mut self) {
         let deadline = Instant::now() + self.request.wait;
-        let mut is_told = false;
+        let mut is_reported = false;
         loop {
             let answer = self.evidence.ask(|evidence| evidence.is_in_use());
             if self.wait_for(&answer, deadline) != Some(true) || Instant::now() >= deadline {
                 return;
             }
-            if !is_told {
-                (self.tell)(
+            if !is_reported {
+                (self.report)(
                     "ranks of the last attempt still use its folder: waiting for their end",
                 );
-                is_told = true;
+                is_reported = true;
             }
             self.fleet.receive(&self.events);
         }
@@ -193,7 +193,7 @@ impl Supervisor<'_> {
 
     fn attempt(&mut self, hosts: &[usize], before: &Judgement) -> Result<Next, Error> {
         let mpirun = self.mpirun.start(self.request, &self.fleet.start(hosts), &self.sender)?;
-        let attempt = Attempt::new(self.request, &mut self.fleet, hosts, mpirun, self.tell);
+        let attempt = Attempt::new(self.request, &mut self.fleet, hosts, mpirun, self.report);
         let mut ended = attempt.watch(&self.events, &self.evidence, before);
         let silent = self.fleet.clear_ranks(hosts, &self.events);
         ended.lost = ended.lost.or(silent.first().copied());
@@ -207,7 +207,7 @@ impl Supervisor<'_> {
         let earlier_attempts = before.attempts;
         let explanation = Explanation { loss, code: next.code(), earlier_attempts };
         if let Err(text) = self.evidence.explain(explanation) {
-            (self.tell)(&text);
+            (self.report)(&text);
             return Ok(next);
         }
         let reason = self.evidence.judge().reason;

@@ -18,8 +18,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Event;
 use super::own_folder::OwnFolder;
-use super::reach::Reach;
 use super::request::Request;
+use super::transport::Transport;
 use crate::error::Error;
 use crate::expected::Expected;
 use crate::hostfile::Host;
@@ -39,15 +39,17 @@ impl Family {
     /// Arguments to reach hosts in the same way as agents. By default `mpirun` uses its
     /// environment: in a Slurm allocation `srun`, and of Open MPI's host file no hosts but those of
     /// the allocation.
-    fn reaching_by(self, reach: Reach) -> &'static [&'static str] {
-        match (self, reach) {
-            (Self::OpenMpi4 | Self::OpenMpi5, Reach::Srun) => &[],
-            (Self::OpenMpi4, Reach::Ssh) => &["--mca", "plm", "^slurm", "--mca", "ras", "^slurm"],
-            (Self::OpenMpi5, Reach::Ssh) => {
+    fn transport_arguments(self, transport: Transport) -> &'static [&'static str] {
+        match (self, transport) {
+            (Self::OpenMpi4 | Self::OpenMpi5, Transport::Srun) => &[],
+            (Self::OpenMpi4, Transport::Ssh) => {
+                &["--mca", "plm", "^slurm", "--mca", "ras", "^slurm"]
+            }
+            (Self::OpenMpi5, Transport::Ssh) => {
                 &["--prtemca", "plm", "^slurm", "--prtemca", "ras", "^slurm"]
             }
-            (Self::Hydra | Self::IntelMpi, Reach::Srun) => &["-bootstrap", "slurm"],
-            (Self::Hydra | Self::IntelMpi, Reach::Ssh) => &["-bootstrap", "ssh"],
+            (Self::Hydra | Self::IntelMpi, Transport::Srun) => &["-bootstrap", "slurm"],
+            (Self::Hydra | Self::IntelMpi, Transport::Ssh) => &["-bootstrap", "ssh"],
         }
     }
 
@@ -115,7 +117,7 @@ impl MpiRun {
         let hostfile = folder.path().join("hostfile");
         std::fs::write(&hostfile, self.hostfile(request, start)).map_err(refused)?;
         let mut command = self.command(request, &hostfile);
-        if self.keeps_session_files(request.reach) {
+        if self.keeps_session_files(request.transport) {
             command.env("TMPDIR", folder.path());
         }
         Self::announce(&mut command, request, start);
@@ -136,8 +138,8 @@ impl MpiRun {
     /// Returns whether it needs a session folder of its own. Open MPI keeps session folders in one
     /// folder per user among temporary files, which the last `mpirun` to end removes, even while
     /// another one starts. Under Slurm its daemons would use the folder on other nodes, too.
-    fn keeps_session_files(&self, reach: Reach) -> bool {
-        matches!(self.family, Family::OpenMpi4 | Family::OpenMpi5) && reach == Reach::Ssh
+    fn keeps_session_files(&self, transport: Transport) -> bool {
+        matches!(self.family, Family::OpenMpi4 | Family::OpenMpi5) && transport == Transport::Ssh
     }
 
     fn hostfile(&self, request: &Request, start: &Start) -> String {
@@ -163,7 +165,7 @@ impl MpiRun {
         let per_node = request.ranks_per_node.to_string();
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
-        add(self.family.reaching_by(request.reach));
+        add(self.family.transport_arguments(request.transport));
         match self.family {
             Family::Hydra | Family::IntelMpi => {
                 match self.family {
@@ -202,7 +204,7 @@ impl MpiRun {
     /// Passes the launch, its expected size and its times to ranks.
     fn announce(command: &mut Command, request: &Request, start: &Start) {
         command.env(LAUNCH_ID, &request.id);
-        if request.reach == Reach::Srun {
+        if request.transport == Transport::Srun {
             // The daemons are a Slurm step, to whose cores their ranks would be bound.
             command.env("SLURM_CPU_BIND", "none");
             // The step of a node that was cut off stays until Slurm gives up the node.

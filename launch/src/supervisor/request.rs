@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::reach::Reach;
+use super::transport::Transport;
 use crate::error::Error;
 use crate::hostfile::Host;
 use record::text::count;
@@ -16,7 +16,7 @@ pub struct Request {
     /// Hosts that ranks may run on, in order of preference.
     pub hosts: Vec<Host>,
     /// Way to reach the hosts.
-    pub reach: Reach,
+    pub transport: Transport,
     /// Number of hosts that ranks run on. Further hosts are spare.
     pub nodes: usize,
     /// Number of ranks on each host.

@@ -17,8 +17,8 @@ use crate::agent::{FromAgent, ToAgent, line};
 
 /// Maximum silence of a connection until the agent has identified itself, and after that: it sends
 /// something every other second.
-const FIRST_SILENCE: u32 = 20; // seconds
-const SILENCE: u32 = 6; // seconds
+const HELLO_TIMEOUT_SECONDS: u32 = 20; // seconds
+const READ_TIMEOUT_SECONDS: u32 = 6; // seconds
 
 /// Event of a host's connection.
 #[derive(Debug)]
@@ -35,27 +35,27 @@ pub(super) enum SessionChange {
     /// The connection's process runs, with this input and id.
     Started { input: ChildStdin, pid: Pid },
     /// The agent has sent a message.
-    Said(FromAgent),
+    Received(FromAgent),
     /// The connection has ended, or could not begin.
     Ended { text: String },
 }
 
 /// Connects on a separate thread, and reports events.
 pub(super) fn connect(request: &Request, host: usize, generation: u32, events: Sender<Event>) {
-    let reach = request.reach;
+    let transport = request.transport;
     let place = request.hosts[host].clone();
     let program = request.program.clone();
     let arguments = [request.agent.clone(), request.id.clone()];
-    let tell = move |what| {
+    let report = move |what| {
         let _ = events.send(Event::Session(SessionEvent { host, generation, what }));
     };
-    let refused = tell.clone();
+    let refused = report.clone();
     let talk = move || {
-        let text = match reach.command(&place, &program, &arguments) {
-            Ok(command) => converse(command, &tell),
+        let text = match transport.command(&place, &program, &arguments) {
+            Ok(command) => run_session(command, &report),
             Err(text) => text,
         };
-        tell(SessionChange::Ended { text });
+        report(SessionChange::Ended { text });
     };
     if let Err(error) = threads::spawn("session", talk) {
         refused(SessionChange::Ended { text: error.to_string() });
@@ -63,7 +63,7 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
 }
 
 /// Serves the connection until it ends, and returns why.
-fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
+fn run_session(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (give, given) = mpsc::channel();
     let errors = move || given.recv().map(last_line).unwrap_or_default();
@@ -81,8 +81,8 @@ fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
     let _ = give.send(child.stderr.take().expect("piped")); // to the thread above
     let input = child.stdin.take().expect("piped");
     let pid = Pid::from_child(&child);
-    tell(SessionChange::Started { input, pid });
-    let silent = listen(child.stdout.take().expect("piped"), tell).err();
+    report(SessionChange::Started { input, pid });
+    let silent = read_messages(child.stdout.take().expect("piped"), report).err();
     if let Some(error) = silent.filter(|error| error.kind() == ErrorKind::TimedOut) {
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = child.wait();
@@ -92,14 +92,15 @@ fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
 }
 
 /// Reports the agent's messages, until it ends or is silent for too long.
-fn listen(output: impl Read + AsFd, tell: &dyn Fn(SessionChange)) -> std::io::Result<()> {
-    let mut output = BufReader::new(Impatient { input: output, patience: FIRST_SILENCE });
+fn read_messages(output: impl Read + AsFd, report: &dyn Fn(SessionChange)) -> std::io::Result<()> {
+    let mut output =
+        BufReader::new(TimedReader { input: output, timeout_seconds: HELLO_TIMEOUT_SECONDS });
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line)? > 0 {
         // Other lines are output of login scripts, in any encoding.
         if let Ok(message) = serde_json::from_slice(&line) {
-            output.get_mut().patience = SILENCE;
-            tell(SessionChange::Said(message));
+            output.get_mut().timeout_seconds = READ_TIMEOUT_SECONDS;
+            report(SessionChange::Received(message));
         }
         line.clear();
     }
@@ -108,23 +109,23 @@ fn listen(output: impl Read + AsFd, tell: &dyn Fn(SessionChange)) -> std::io::Re
 
 /// Fails to read if nothing arrives for too long: the connection of a host that is cut off stays
 /// open.
-struct Impatient<R> {
+struct TimedReader<R> {
     input: R,
     /// Maximum silence in seconds in which this process ran: a process that was suspended, or had
     /// no CPU time, has not heard the hosts either, and would give up all of them at once.
-    patience: u32,
+    timeout_seconds: u32,
 }
 
-impl<R: Read + AsFd> Read for Impatient<R> {
+impl<R: Read + AsFd> Read for TimedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-        for _ in 0..self.patience {
+        for _ in 0..self.timeout_seconds {
             let mut input = [PollFd::new(&self.input, PollFlags::IN)];
             if poll(&mut input, Some(&SECOND))? > 0 {
                 return self.input.read(buffer);
             }
         }
-        let text = format!("it has not answered for {} s", self.patience);
+        let text = format!("it has not answered for {} s", self.timeout_seconds);
         Err(std::io::Error::new(ErrorKind::TimedOut, text))
     }
 }
@@ -132,7 +133,7 @@ impl<R: Read + AsFd> Read for Impatient<R> {
 fn ended(child: &mut Child, error: String) -> String {
     match child.wait() {
         _ if !error.is_empty() => error,
-        Ok(status) if status.code() == Some(255) => "it does not answer to ssh".to_owned(),
+        Ok(status) if status.code() == Some(255) => "it does not answer ssh".to_owned(),
         Ok(status) => format!("its agent ended with {status}"),
         Err(error) => error.to_string(),
     }
@@ -158,7 +159,7 @@ impl Session {
     }
 
     /// Sends a message to the agent. If the agent is gone, an event reports it.
-    pub(super) fn say(&mut self, message: ToAgent) {
+    pub(super) fn send(&mut self, message: ToAgent) {
         let _ = self.input.write_all(line(&message).as_bytes()).and_then(|()| self.input.flush());
     }
 
@@ -188,7 +189,7 @@ mod tests {
         });
         let began = Instant::now();
         let heard = std::cell::Cell::new(0);
-        let end = listen(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
+        let end = read_messages(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
         assert_eq!((end.kind(), heard.get()), (ErrorKind::TimedOut, 4));
         assert_eq!(end.to_string(), "it has not answered for 6 s");
         assert!(began.elapsed() >= Duration::from_secs(12), "{:?}", began.elapsed());

@@ -186,9 +186,9 @@ fn not_begun(request: &Request, ended: &Ended, loss: Option<&Loss>, found: &Judg
 
 /// Verdict if storage does not report how the run ended: nothing is a success, and only a rank's
 /// own failure is known.
-fn unreadable(ended: &Ended, loss: Option<&Loss>, silence: &str) -> Next {
+fn unreadable(ended: &Ended, loss: Option<&Loss>, timeout: &str) -> Next {
     let known = loss.map_or_else(|| ended.status_text(), |loss| loss.text.clone());
-    let text = format!("{known}; {silence}");
+    let text = format!("{known}; {timeout}");
     match ended.failed_rank() {
         Some(code) => Next::End(ending(code, text)),
         None => lost(ended, text),
@@ -243,7 +243,7 @@ mod tests {
     fn request() -> Request {
         let host = |name: &str| Host::new(name, Some(2));
         Request {
-            reach: crate::supervisor::Reach::Ssh,
+            transport: crate::supervisor::Transport::Ssh,
             hosts: ["a", "b", "c"].map(host).into(),
             nodes: 2,
             ranks_per_node: 2,

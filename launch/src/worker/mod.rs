@@ -31,7 +31,7 @@ pub struct WorkerOptions {
 }
 
 /// Interval of checks whether ranks have ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Time for the launcher's daemon to report that ranks have ended.
 const REPORT: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ const REPORT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// [`Error::Sshd`] when the ssh server does not start or ends by itself; [`Error::System`].
-pub fn run(options: &WorkerOptions, tell: &dyn Fn(&str)) -> Result<(), Error> {
+pub fn run(options: &WorkerOptions, report: &dyn Fn(&str)) -> Result<(), Error> {
     let refused = |action: &str, source| Error::System { action: action.to_owned(), source };
     // Ranks whose login ended become children of this process, even if it is not the first one.
     set_child_subreaper(Some(rustix::process::getpid()))
@@ -49,19 +49,19 @@ pub fn run(options: &WorkerOptions, tell: &dyn Fn(&str)) -> Result<(), Error> {
     let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM])
         .map_err(|source| refused("handle signals", source))?;
     for folder in leftovers::remove(&std::env::temp_dir()) {
-        tell(&format!("removed {}, which a killed launcher has left", folder.display()));
+        report(&format!("removed {}, left by a killed launcher", folder.display()));
     }
     let folder = tempfile::tempdir().map_err(|source| refused("create a folder", source))?;
-    let server = sshd::start(&options.sshd, folder.path(), tell)?;
-    tell(&format!("started sshd for port {}", options.sshd.port));
-    let worker = Worker { options, server: Pid::from_child(&server), tell };
+    let server = sshd::start(&options.sshd, folder.path(), report)?;
+    report(&format!("started sshd for port {}", options.sshd.port));
+    let worker = Worker { options, server: Pid::from_child(&server), report };
     worker.serve(&mut signals, server)
 }
 
 struct Worker<'a> {
     options: &'a WorkerOptions,
     server: Pid,
-    tell: &'a dyn Fn(&str),
+    report: &'a dyn Fn(&str),
 }
 
 impl Worker<'_> {
@@ -100,19 +100,19 @@ impl Worker<'_> {
             let _ = kill_process(agent, Signal::TERM);
         }
         match ranks.signal(Signal::TERM) {
-            0 => return (self.tell)("SIGTERM: no rank runs here"),
+            0 => return (self.report)("SIGTERM: no rank runs here"),
             running => {
                 let ranks = count(running, "rank");
-                (self.tell)(&format!("SIGTERM: passed on to {ranks}, waiting for their end"))
+                (self.report)(&format!("SIGTERM: passed on to {ranks}, waiting for their end"))
             }
         }
         if wait_until(deadline, || ranks.running().is_empty()) {
             // The launcher must first know how they ended.
             wait_until(deadline.min(Instant::now() + REPORT), || !has_launcher_daemon());
-            (self.tell)("all ranks of this host have ended");
+            (self.report)("all ranks of this host have ended");
         } else {
             let seconds = self.options.grace.as_secs();
-            (self.tell)(&format!("ranks have not ended after {seconds} s: they are killed"));
+            (self.report)(&format!("ranks have not ended after {seconds} s: they are killed"));
             ranks.signal(Signal::KILL);
         }
     }
@@ -140,6 +140,6 @@ fn wait_until(deadline: Instant, happened: impl Fn() -> bool) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -37,7 +37,7 @@ const PREFIXES_NOT_PASSED_ON: [&str; 2] = ["KUBERNETES_", "SSH_"];
 pub(super) fn start(
     options: &SshdOptions,
     folder: &Path,
-    tell: &dyn Fn(&str),
+    report: &dyn Fn(&str),
 ) -> Result<Child, Error> {
     if rustix::process::geteuid().is_root() {
         let _ = fs::create_dir_all("/run/sshd"); // where it confines itself; else it says so
@@ -47,7 +47,7 @@ pub(super) fn start(
     let Environment { passed_on, left_out } = Environment::of(std::env::vars_os());
     if !left_out.is_empty() {
         let names = left_out.join(", ");
-        tell(&format!("not for ranks, as sshd cannot pass them on: {names}"));
+        report(&format!("not for ranks, as sshd cannot pass them on: {names}"));
     }
     let text = config_text(options, &key, &passed_on);
     // OpenSSH 9.8 and newer penalise hosts whose connections fail, such as those of probes.

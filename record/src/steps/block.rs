@@ -43,12 +43,12 @@ pub struct StepBlock {
     /// One of the steps, chosen without regard to its number: intervals of saves and evaluations
     /// are often powers of two, as blocks are.
     #[serde(skip)]
-    pub typical: Option<Typical>,
+    pub sampled: Option<SampledStep>,
 }
 
 /// Times of one step, for distributions.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Typical {
+pub struct SampledStep {
     step: u64,
     /// Time in each phase.
     pub phases_ns: PhaseTimes,
@@ -77,7 +77,7 @@ impl StepBlock {
             comm_total_ns: sample.comm_total_ns,
             comm_hidden_ns: sample.comm_hidden_ns,
             comm_bytes: sample.comm_bytes,
-            typical: Some(Typical {
+            sampled: Some(SampledStep {
                 step: sample.step,
                 phases_ns: sample.phases,
                 comm_total_ns: sample.comm_total_ns,
@@ -111,11 +111,11 @@ impl StepBlock {
         self.comm_total_ns += next.comm_total_ns;
         self.comm_hidden_ns += next.comm_hidden_ns;
         self.comm_bytes += next.comm_bytes;
-        let random = |typical: &Typical| {
-            blake3::hash(&typical.step.to_le_bytes()).as_bytes().first_chunk::<8>().copied()
+        let random = |sampled: &SampledStep| {
+            blake3::hash(&sampled.step.to_le_bytes()).as_bytes().first_chunk::<8>().copied()
         };
-        if next.typical.as_ref().map(random) > self.typical.as_ref().map(random) {
-            self.typical = next.typical;
+        if next.sampled.as_ref().map(random) > self.sampled.as_ref().map(random) {
+            self.sampled = next.sampled;
         }
     }
 

@@ -8,10 +8,10 @@ mod steady;
 mod steady_watch;
 mod target;
 
+pub use block::SampledStep;
 pub use block::StepBlock;
-pub use block::Typical;
 pub use file::{StepReader, read_steps, steps_path, truncate_after};
 pub use sample::{StepLine, StepSample};
-pub use series::{MeasuredSteps, OwnTimes, Reached, StepSeries};
+pub use series::{MeasuredSteps, OwnTimes, StepSeries, TargetReached};
 pub use steady_watch::SteadyWatch;
 pub use target::TargetLoss;

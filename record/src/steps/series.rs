@@ -45,7 +45,7 @@ pub struct StepSeries {
     attempt_phases: PhaseTimes,
     target: Option<TargetLoss>,
     /// First step that reached the target, with the wall time up to and including it.
-    reached: Option<Reached>,
+    reached: Option<TargetReached>,
     /// Comparison of losses with golden ones, if there are any.
     golden: Option<GoldenWatch>,
     /// Digest of the bits of every loss, in the order of steps.
@@ -57,7 +57,7 @@ pub struct StepSeries {
 
 /// Step and time at which the target loss was reached.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reached {
+pub struct TargetReached {
     /// First step that reached it.
     pub step: u64,
     /// Wall time of all steps up to and including this one.
@@ -158,7 +158,7 @@ impl StepSeries {
             |target: TargetLoss| target.is_reached(sample.loss, sample.evaluation_loss);
         if self.reached.is_none() && self.target.is_some_and(is_reached) {
             let seconds = self.wall_ns as f64 / 1e9;
-            self.reached = Some(Reached { step: sample.step, seconds });
+            self.reached = Some(TargetReached { step: sample.step, seconds });
         }
         self.push_block(StepBlock::of(sample));
         while self.blocks.len() > BLOCKS_MAX {
@@ -186,7 +186,7 @@ impl StepSeries {
     }
 
     /// Step and time at which the target was reached.
-    pub fn reached(&self) -> Option<Reached> {
+    pub fn reached(&self) -> Option<TargetReached> {
         self.reached
     }
 
@@ -231,7 +231,7 @@ impl StepSeries {
     /// Returns all steps in at most about `count` blocks; more only if there are as many attempts.
     pub fn summarized(&self, count: usize) -> Vec<StepBlock> {
         let mut blocks = summarized(&self.blocks, self.block_steps, count);
-        blocks.iter_mut().for_each(|block| block.typical = None);
+        blocks.iter_mut().for_each(|block| block.sampled = None);
         blocks
     }
 
@@ -353,6 +353,6 @@ mod tests {
         let mut series = StepSeries::new(1, target);
         assert_eq!(series.reached(), None);
         (1..=10).for_each(|step| series.push(&sample(1, step)));
-        assert_eq!(series.reached(), Some(Reached { step: 3, seconds: 0.3 }));
+        assert_eq!(series.reached(), Some(TargetReached { step: 3, seconds: 0.3 }));
     }
 }

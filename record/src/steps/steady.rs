@@ -13,8 +13,8 @@ const BATCH: usize = 5;
 /// Smallest number of batches that can show a trend.
 const BATCHES_MIN: usize = 8;
 
-/// Largest relative difference of both halves at which step times count as settled.
-const DRIFT_MAX: f64 = 0.05;
+/// Relative difference of both halves from which on step times have not settled.
+const DRIFT_LIMIT: f64 = 0.05;
 
 /// The blocks of an attempt before its steady state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn warmup_blocks(blocks: &[StepBlock]) -> Warmup {
     if truncated > half - half / 4 {
         return Warmup { blocks: cold, is_steady: false };
     }
-    let is_steady = halves_differ(&batches[truncated..]) < DRIFT_MAX;
+    let is_steady = halves_differ(&batches[truncated..]) < DRIFT_LIMIT;
     Warmup { blocks: cold + truncated * BATCH, is_steady }
 }
 

@@ -10,27 +10,27 @@ pub struct SteadyWatch {
     wanted: u64,
     series: StepSeries,
     /// Number of steps at which the rule is next applied: it takes longer the more steps there are.
-    next_look: u64,
+    next_check: u64,
     is_done: bool,
 }
 
 /// Divisor: the rule is applied again after this fraction of the current number of steps.
-const STEPS_PER_LOOK: u64 = 16;
+const STEPS_PER_CHECK: u64 = 16;
 
 impl SteadyWatch {
     /// Creates a watch that waits for `wanted` measured steps.
     pub fn new(wanted: u64, world: usize) -> Self {
         let series = StepSeries::new(world, None);
-        Self { wanted, series, next_look: wanted, is_done: false }
+        Self { wanted, series, next_check: wanted, is_done: false }
     }
 
     /// Adds the next step.
     pub fn observe(&mut self, sample: &StepSample) {
         self.series.push(sample);
         let steps = self.series.recorded;
-        if steps >= self.next_look && self.series.completes_batch() {
+        if steps >= self.next_check && self.series.completes_batch() {
             self.is_done = self.series.will_have_measured(self.wanted);
-            self.next_look = steps + steps / STEPS_PER_LOOK;
+            self.next_check = steps + steps / STEPS_PER_CHECK;
         }
     }
 

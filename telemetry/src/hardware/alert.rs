@@ -119,7 +119,7 @@ struct Known {
 }
 
 /// Factor by which uncorrected errors grow until they are reported again.
-const TOLD_AGAIN: u64 = 10;
+const REALERT_FACTOR: u64 = 10;
 
 impl AlertWatch {
     /// Creates a watch of `world` ranks.
@@ -160,7 +160,7 @@ impl Known {
         let errors = alert.uncorrected_errors;
         let is_new_error = errors >= self.next_errors;
         if is_new_error {
-            self.next_errors = errors * TOLD_AGAIN;
+            self.next_errors = errors * REALERT_FACTOR;
         }
         [
             (throttled.throttled != 0)

@@ -20,7 +20,7 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 use nvml_wrapper_sys::bindings::{NVML_DEVICE_MIG_ENABLE, nvmlFieldValue_t};
 
 use super::alert::Alert;
-use super::quantity::{About, Quantity};
+use super::quantity::{MetricDesc, Quantity};
 use super::xid;
 
 /// A GPU as its driver sees it.
@@ -45,43 +45,49 @@ pub(crate) struct Gpu {
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-const THROTTLED: About = About::gauge(
+const THROTTLED: MetricDesc = MetricDesc::gauge(
     "throttled",
     "1 while clocks are held down for the reason, else 0. In the record the mean is the share of \
      the time.",
 );
-const ECC: About = About::counter("ecc_errors", "ECC errors of memory since the driver started.");
-const PCIE: About =
-    About::gauge("pcie_bytes_per_second", "Rate over PCIe, over the last 20 ms before a reading.");
-const NVLINK: About = About::counter("nvlink_bytes", "Bytes of data over all NVLinks.");
-const NVLINK_ERRORS: About = About::counter("nvlink_errors", "Errors of all NVLinks.");
+const ECC: MetricDesc =
+    MetricDesc::counter("ecc_errors", "ECC errors of memory since the driver started.");
+const PCIE: MetricDesc = MetricDesc::gauge(
+    "pcie_bytes_per_second",
+    "Rate over PCIe, over the last 20 ms before a reading.",
+);
+const NVLINK: MetricDesc = MetricDesc::counter("nvlink_bytes", "Bytes of data over all NVLinks.");
+const NVLINK_ERRORS: MetricDesc = MetricDesc::counter("nvlink_errors", "Errors of all NVLinks.");
 
 /// Quantities that are read from a GPU.
 pub(crate) const QUANTITIES: [Quantity<Gpu>; 31] = [
-    About::gauge("utilization_ratio", "Share of the last second or less in which a kernel ran.")
-        .charted()
-        .read(|gpu| Some(f64::from(gpu.utilization.as_ref()?.gpu) / 100.0)),
-    About::gauge("memory_utilization_ratio", "The same in which memory was read or written.")
+    MetricDesc::gauge(
+        "utilization_ratio",
+        "Share of the last second or less in which a kernel ran.",
+    )
+    .charted()
+    .read(|gpu| Some(f64::from(gpu.utilization.as_ref()?.gpu) / 100.0)),
+    MetricDesc::gauge("memory_utilization_ratio", "The same in which memory was read or written.")
         .read(|gpu| Some(f64::from(gpu.utilization.as_ref()?.memory) / 100.0)),
-    About::gauge("memory_used_bytes", "Memory in use by all processes.")
+    MetricDesc::gauge("memory_used_bytes", "Memory in use by all processes.")
         .read(|gpu| Some(gpu.device.memory_info().ok()?.used as f64)),
-    About::gauge("power_watts", "Power draw.")
+    MetricDesc::gauge("power_watts", "Power draw.")
         .charted()
         .read(|gpu| Some(f64::from(gpu.device.power_usage().ok()?) / 1e3)),
-    About::gauge("power_limit_watts", "Power limit in force.")
+    MetricDesc::gauge("power_limit_watts", "Power limit in force.")
         .read(|gpu| Some(f64::from(gpu.device.enforced_power_limit().ok()?) / 1e3)),
-    About::counter("energy_joules", "Energy since the driver started.").read(Gpu::joules),
-    About::gauge("sm_clock_hertz", "Clock of the multiprocessors.")
+    MetricDesc::counter("energy_joules", "Energy since the driver started.").read(Gpu::joules),
+    MetricDesc::gauge("sm_clock_hertz", "Clock of the multiprocessors.")
         .charted()
         .read(|gpu| Some(f64::from(gpu.device.clock_info(Clock::SM).ok()?) * 1e6)),
-    About::gauge("sm_clock_max_hertz", "Highest clock of the multiprocessors.")
+    MetricDesc::gauge("sm_clock_max_hertz", "Highest clock of the multiprocessors.")
         .read(|gpu| Some(f64::from(gpu.device.max_clock_info(Clock::SM).ok()?) * 1e6)),
-    About::gauge("memory_clock_hertz", "Clock of the memory.")
+    MetricDesc::gauge("memory_clock_hertz", "Clock of the memory.")
         .read(|gpu| Some(f64::from(gpu.device.clock_info(Clock::Memory).ok()?) * 1e6)),
-    About::gauge("temperature_celsius", "Temperature of the chip.")
+    MetricDesc::gauge("temperature_celsius", "Temperature of the chip.")
         .charted()
         .read(|gpu| Some(f64::from(gpu.device.temperature(TemperatureSensor::Gpu).ok()?))),
-    About::gauge("memory_temperature_celsius", "Temperature of the memory.")
+    MetricDesc::gauge("memory_temperature_celsius", "Temperature of the memory.")
         .read(|gpu| gpu.field(field_id::NVML_FI_DEV_MEMORY_TEMP, Scope::Gpu)),
     THROTTLED.of("reason", REASONS[0].name).read(|gpu| gpu.is_held_down(&REASONS[0])),
     THROTTLED.of("reason", REASONS[1].name).read(|gpu| gpu.is_held_down(&REASONS[1])),
@@ -92,15 +98,15 @@ pub(crate) const QUANTITIES: [Quantity<Gpu>; 31] = [
     THROTTLED.of("reason", REASONS[6].name).read(|gpu| gpu.is_held_down(&REASONS[6])),
     ECC.of("kind", "corrected").read(|gpu| Some(gpu.ecc(MemoryError::Corrected)? as f64)),
     ECC.of("kind", "uncorrected").read(|gpu| Some(gpu.ecc(MemoryError::Uncorrected)? as f64)),
-    About::counter("xid_errors", "XID errors of the driver since the attempt started.")
+    MetricDesc::counter("xid_errors", "XID errors of the driver since the attempt started.")
         .read(|gpu| gpu.events.as_ref().map(|_| f64::from(gpu.xid_errors))),
-    About::gauge("last_xid", "Number of the last XID error, 0 for none.")
+    MetricDesc::gauge("last_xid", "Number of the last XID error, 0 for none.")
         .read(|gpu| gpu.events.as_ref().map(|_| gpu.last_xid as f64)),
     PCIE.of("direction", "transmit").read(|gpu| gpu.pcie(PcieUtilCounter::Send)),
     PCIE.of("direction", "receive").read(|gpu| gpu.pcie(PcieUtilCounter::Receive)),
-    About::counter("pcie_replays", "Packets sent again over PCIe since the driver started.")
+    MetricDesc::counter("pcie_replays", "Packets sent again over PCIe since the driver started.")
         .read(|gpu| Some(f64::from(gpu.device.pcie_replay_counter().ok()?))),
-    About::gauge("pcie_link_width", "Lanes of PCIe in use.")
+    MetricDesc::gauge("pcie_link_width", "Lanes of PCIe in use.")
         .read(|gpu| Some(f64::from(gpu.device.current_pcie_link_width().ok()?))),
     NVLINK.of("direction", "transmit").read(|gpu| {
         Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, Scope::AllLinks)? * 1024.0)

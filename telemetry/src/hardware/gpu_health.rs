@@ -122,7 +122,7 @@ impl XidWatch {
         let gpu = Gpu::open(pci_bus_id)?;
         match gpu.events {
             Some(_) => Ok(Self(gpu)),
-            None => Err("its driver tells no XID events".to_owned()),
+            None => Err("its driver reports no XID events".to_owned()),
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use record::files::system::{names, number, number_of, text};
 
-use super::quantity::{About, Quantity};
+use super::quantity::{MetricDesc, Quantity};
 use super::summary::growth;
 
 /// Readings of a host at two moments: times are shares of the time in between, and counters start
@@ -47,19 +47,21 @@ const REFRESHES_PER_CLOCK: u32 = 10;
 /// ms.
 const LEAST_SECONDS: f64 = 0.02;
 
-const CPU: About = About::gauge("cpu_ratio", "Share of all processors' time.");
-const PRESSURE: About = About::gauge(
+const CPU: MetricDesc = MetricDesc::gauge("cpu_ratio", "Share of all processors' time.");
+const PRESSURE: MetricDesc = MetricDesc::gauge(
     "pressure_ratio",
     "Share of the time in which at least one task waited for the resource (PSI, some).",
 );
-const NETWORK_BYTES: About =
-    About::counter("network_bytes", "Bytes through network interfaces since the attempt started.");
-const NETWORK_ERRORS: About = About::counter(
+const NETWORK_BYTES: MetricDesc = MetricDesc::counter(
+    "network_bytes",
+    "Bytes through network interfaces since the attempt started.",
+);
+const NETWORK_ERRORS: MetricDesc = MetricDesc::counter(
     "network_errors",
     "Packets with errors, or dropped, of network interfaces since the attempt started.",
 );
-const DISK_BYTES: About =
-    About::counter("disk_bytes", "Bytes to and from disks since the attempt started.");
+const DISK_BYTES: MetricDesc =
+    MetricDesc::counter("disk_bytes", "Bytes to and from disks since the attempt started.");
 
 /// Quantities that are read from a host.
 pub(crate) const QUANTITIES: [Quantity<Host>; 21] = [
@@ -70,20 +72,20 @@ pub(crate) const QUANTITIES: [Quantity<Host>; 21] = [
     PRESSURE.of("resource", "cpu").charted().read(|host| host.pressure(|it| it.cpu_pressure)),
     PRESSURE.of("resource", "memory").read(|host| host.pressure(|it| it.memory_pressure)),
     PRESSURE.of("resource", "io").charted().read(|host| host.pressure(|it| it.io_pressure)),
-    About::gauge("cpu_clock_hertz", "Mean clock of the processors.")
+    MetricDesc::gauge("cpu_clock_hertz", "Mean clock of the processors.")
         .charted()
         .read(|host| host.clock_hertz),
-    About::gauge(
+    MetricDesc::gauge(
         "cgroup_throttled_ratio",
         "Time in which the control group had to wait for its share of the processors, of all its \
          processors together, as a share of the time.",
     )
     .read(|host| host.share_of_time(|it| it.throttled)),
-    About::gauge("memory_available_bytes", "Memory that can be allocated without swapping.")
+    MetricDesc::gauge("memory_available_bytes", "Memory that can be allocated without swapping.")
         .read(|host| host.memory_available_bytes),
-    About::gauge("cgroup_memory_bytes", "Memory of the control group, caches included.")
+    MetricDesc::gauge("cgroup_memory_bytes", "Memory of the control group, caches included.")
         .read(|host| host.group_memory_bytes),
-    About::counter("cgroup_oom_kills", "Processes of the control group killed for memory.")
+    MetricDesc::counter("cgroup_oom_kills", "Processes of the control group killed for memory.")
         .read(|host| host.oom_kills),
     NETWORK_BYTES.of("direction", "receive").charted().read(|host| host.network.sum(0)),
     NETWORK_BYTES.of("direction", "transmit").charted().read(|host| host.network.sum(3)),
@@ -99,7 +101,7 @@ pub(crate) const QUANTITIES: [Quantity<Host>; 21] = [
         .of("direction", "write")
         .charted()
         .read(|host| Some(host.disks.sum(1)? * SECTOR_BYTES)),
-    About::counter(
+    MetricDesc::counter(
         "cpu_energy_joules",
         "Energy of all processor packages (RAPL) since the attempt started.",
     )
@@ -400,7 +402,7 @@ mod tests {
     }
 
     fn known(host: &Host) -> BTreeMap<String, f64> {
-        let known = |it: &Quantity<Host>| Some((it.about.key(), (it.read)(host)?));
+        let known = |it: &Quantity<Host>| Some((it.desc.key(), (it.read)(host)?));
         QUANTITIES.iter().filter_map(known).collect()
     }
 

@@ -19,5 +19,5 @@ mod xid;
 pub use alert::{ALERT_FIELDS, Alert, AlertWatch, Finding, SharedAlert};
 pub use anomalies::hardware_anomalies;
 pub use gpu_health::{GpuHealth, GpuMemoryUse, XidWatch, lost_gpus};
-pub use quantity::{About, Kind, Readings, Source};
+pub use quantity::{Kind, MetricDesc, Readings, Source};
 pub use summary::{Missing, Summaries};

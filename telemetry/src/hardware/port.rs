@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use record::files::system::{names, number, text};
 
-use super::quantity::{About, Quantity};
+use super::quantity::{MetricDesc, Quantity};
 
 /// A port of an RDMA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,25 +18,28 @@ pub(crate) struct Port {
     folder: PathBuf,
 }
 
-const BYTES: About = About::counter("bytes", "Bytes of data through the port.");
-const ERRORS: About = About::counter(
+const BYTES: MetricDesc = MetricDesc::counter("bytes", "Bytes of data through the port.");
+const ERRORS: MetricDesc = MetricDesc::counter(
     "errors",
     "Errors of the port. Retransmissions (out_of_sequence, packet_seq_err, local_ack_timeout_err, \
      rnr_nak_retry_err) are what a lossy fabric looks like from here.",
 );
-const NOTIFICATIONS: About = About::counter(
+const NOTIFICATIONS: MetricDesc = MetricDesc::counter(
     "congestion_notifications",
     "Congestion notification packets (RoCE) that the port sent or acted on.",
 );
 
 /// Quantities that are read from a port.
 pub(crate) const QUANTITIES: [Quantity<Port>; 17] = [
-    About::gauge("active", "1 where the port is up, else 0.").read(Port::active),
-    About::gauge("rate_bits_per_second", "Rate of the link.").read(Port::rate),
+    MetricDesc::gauge("active", "1 where the port is up, else 0.").read(Port::active),
+    MetricDesc::gauge("rate_bits_per_second", "Rate of the link.").read(Port::rate),
     BYTES.of("direction", "transmit").charted().read(|port| port.words("port_xmit_data")),
     BYTES.of("direction", "receive").charted().read(|port| port.words("port_rcv_data")),
-    About::counter("transmit_wait", "Ticks in which data waited, because the peer was not ready.")
-        .read(|port| port.counter("port_xmit_wait")),
+    MetricDesc::counter(
+        "transmit_wait",
+        "Ticks in which data waited, because the peer was not ready.",
+    )
+    .read(|port| port.counter("port_xmit_wait")),
     ERRORS.of("kind", "symbol_error").read(|port| port.counter("symbol_error")),
     ERRORS.of("kind", "link_downed").read(|port| port.counter("link_downed")),
     ERRORS.of("kind", "link_error_recovery").read(|port| port.counter("link_error_recovery")),
@@ -123,7 +126,7 @@ mod tests {
         assert_eq!(ports[0].name, "mlx5_0/1");
         let known: Vec<_> = QUANTITIES
             .iter()
-            .filter_map(|it| Some((it.about.key(), (it.read)(&ports[0])?)))
+            .filter_map(|it| Some((it.desc.key(), (it.read)(&ports[0])?)))
             .collect();
         let expected = [
             ("active", 1.0),

@@ -22,7 +22,7 @@ pub struct Label {
 
 /// Description of a quantity.
 #[derive(Debug, Clone, Copy)]
-pub struct About {
+pub struct MetricDesc {
     /// Name, as in `power_watts`.
     pub name: &'static str,
     /// Label that distinguishes quantities of one name.
@@ -37,12 +37,12 @@ pub struct About {
 
 /// A quantity, and how it is read from its source.
 pub(crate) struct Quantity<T> {
-    pub(crate) about: About,
+    pub(crate) desc: MetricDesc,
     /// Reads the value; `None` if unknown.
     pub(crate) read: fn(&T) -> Option<f64>,
 }
 
-impl About {
+impl MetricDesc {
     pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Self {
         Self { name, label: None, kind: Kind::Gauge, help, is_charted: false }
     }
@@ -60,7 +60,7 @@ impl About {
     }
 
     pub(crate) const fn read<T>(self, read: fn(&T) -> Option<f64>) -> Quantity<T> {
-        Quantity { about: self, read }
+        Quantity { desc: self, read }
     }
 
     /// Name in the record, as in `throttled.hw_thermal_slowdown`.
@@ -88,11 +88,11 @@ impl Source {
     pub const KINDS: [Self; 3] = [Self::Gpu, Self::Host, Self::Port(String::new())];
 
     /// Quantities of its readings, in their order.
-    pub fn quantities(&self) -> Vec<&'static About> {
+    pub fn quantities(&self) -> Vec<&'static MetricDesc> {
         match self {
-            Self::Gpu => gpu::QUANTITIES.iter().map(|quantity| &quantity.about).collect(),
-            Self::Host => host::QUANTITIES.iter().map(|quantity| &quantity.about).collect(),
-            Self::Port(_) => port::QUANTITIES.iter().map(|quantity| &quantity.about).collect(),
+            Self::Gpu => gpu::QUANTITIES.iter().map(|quantity| &quantity.desc).collect(),
+            Self::Host => host::QUANTITIES.iter().map(|quantity| &quantity.desc).collect(),
+            Self::Port(_) => port::QUANTITIES.iter().map(|quantity| &quantity.desc).collect(),
         }
     }
 

@@ -3,7 +3,7 @@
 use record::hardware::{HardwareSummary, Increase, PortSummary, RankHardware, Series, Spread};
 use std::collections::BTreeMap;
 
-use super::quantity::{About, Kind, Readings, Source};
+use super::quantity::{Kind, MetricDesc, Readings, Source};
 
 /// Hardware that cannot be read, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl Tallies {
         self.last = Some(readings.clone());
     }
 
-    fn summarize(&self, quantities: &[&'static About], with_series: bool) -> HardwareSummary {
+    fn summarize(&self, quantities: &[&'static MetricDesc], with_series: bool) -> HardwareSummary {
         let ends = self.kept.first().zip(self.last.as_ref());
         let seconds = ends.map_or(0.0, |(first, last)| last.seconds - first.seconds);
         let mut summary = HardwareSummary {
@@ -152,32 +152,32 @@ impl Tallies {
             ..HardwareSummary::default()
         };
         let known = quantities.iter().zip(&self.tallies).filter(|(_, tally)| tally.count > 0);
-        for (about, tally) in known {
-            match about.kind {
+        for (desc, tally) in known {
+            match desc.kind {
                 Kind::Gauge => {
                     let mean = tally.mean();
                     let spread = Spread { mean, min: tally.min, max: tally.max };
-                    summary.gauges.insert(about.key(), spread);
+                    summary.gauges.insert(desc.key(), spread);
                 }
                 Kind::Counter => {
                     let per_second = if seconds > 0.0 { tally.grown / seconds } else { 0.0 };
                     let increase = Increase { total: tally.grown, per_second };
-                    summary.counters.insert(about.key(), increase);
+                    summary.counters.insert(desc.key(), increase);
                 }
             }
         }
         summary
     }
 
-    fn series(&self, quantities: &[&'static About]) -> Series {
+    fn series(&self, quantities: &[&'static MetricDesc]) -> Series {
         let Some(first) = self.kept.first() else { return Series::default() };
         let since_first = |readings: &Readings| readings.seconds - first.seconds;
         let mut series = Series {
             seconds: self.kept.iter().map(since_first).collect(),
             values: BTreeMap::new(),
         };
-        for (index, about) in quantities.iter().enumerate().filter(|(_, about)| about.is_charted) {
-            let values: Vec<Option<f64>> = match about.kind {
+        for (index, desc) in quantities.iter().enumerate().filter(|(_, desc)| desc.is_charted) {
+            let values: Vec<Option<f64>> = match desc.kind {
                 Kind::Gauge => self.kept.iter().map(|readings| readings.values[index]).collect(),
                 Kind::Counter => {
                     let rates = self.kept.windows(2).map(|pair| rate(&pair[0], &pair[1], index));
@@ -185,7 +185,7 @@ impl Tallies {
                 }
             };
             if values.iter().any(Option::is_some) {
-                series.values.insert(about.key(), values);
+                series.values.insert(desc.key(), values);
             }
         }
         series
@@ -206,7 +206,7 @@ mod tests {
     /// received a second.
     fn readings(second: u64) -> Readings {
         let quantities = Source::Host.quantities();
-        let value = |about: &&About| match about.key().as_str() {
+        let value = |desc: &&MetricDesc| match desc.key().as_str() {
             "cpu_ratio.user" => Some(second as f64 / 1000.0),
             "network_bytes.receive" => Some(100.0 * second as f64),
             _ => None,

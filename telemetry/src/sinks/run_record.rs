@@ -7,8 +7,8 @@ use std::time::Instant;
 use record::hardware::RankHardware;
 use record::phase::PhaseTimes;
 use record::{
-    Anomaly, Attempt, AttemptEnd, Collectives, Cost, Energy, Error, ErrorFile, HostRecord,
-    OwnTimes, RankRecord, Record, Reference, Sniffed, StartParts, StepSeries, Straggler,
+    Anomaly, Attempt, AttemptEnd, CalibrationRates, Collectives, Cost, Energy, Error, ErrorFile,
+    HostRecord, OwnTimes, RankRecord, Record, Reference, StartParts, StepSeries, Straggler,
     TargetRecord, machines, name_nics,
 };
 use serde_json::Value;
@@ -48,7 +48,7 @@ struct Running {
     reference: Reference,
     bucket_bytes: u64,
     price_per_node_hour: Option<f64>,
-    sniffed: Vec<Sniffed>,
+    sniffed: Vec<CalibrationRates>,
     /// Last verdict on each rank that got one.
     stragglers: Vec<Straggler>,
     weights: Option<blake3::Hash>,
@@ -207,7 +207,7 @@ impl RunRecord {
     fn first_step(&mut self, parts: StartParts) -> Option<Anomaly> {
         let dir = self.dir.clone();
         let error = self.attempt()?.started(&dir, parts).err()?;
-        let text = format!("the parts of the start are not in the attempt's file: {error}");
+        let text = format!("the start times could not be written to the attempt's file: {error}");
         Some(Anomaly { step: None, rank: None, text })
     }
 
@@ -284,7 +284,7 @@ impl Running {
                 record.transports = (!found.is_empty()).then_some(found);
             }
             Fact::Ranks(ranks) => self.replace_ranks(ranks),
-            Fact::Sniffed(all) => self.sniffed = all,
+            Fact::Calibration(all) => self.sniffed = all,
             Fact::MatmulRate(rate) => self.reference.matmul_flops_per_second = Some(rate),
             Fact::Weights(digest) => self.weights = Some(digest),
             Fact::Saves(Saves { tiers, figures }) => {

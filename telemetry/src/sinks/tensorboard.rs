@@ -55,7 +55,7 @@ impl TensorBoard {
         };
         if let Err(error) = write() {
             let path = self.path.display();
-            tracing::warn!("TensorBoard's events end here: {path}: {error}");
+            tracing::warn!("no further events for TensorBoard: {path}: {error}");
             self.out = None;
         }
     }

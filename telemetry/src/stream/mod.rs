@@ -26,7 +26,7 @@ use crate::sinks::{
 const QUEUE_EVENTS: usize = 4096;
 
 /// Longest wait for the delivery of a warning.
-const TOLD_WITHIN: Duration = Duration::from_millis(200);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// An element of the queue.
 #[allow(clippy::large_enum_variant, reason = "most are steps, and they fill a fixed queue")]
@@ -51,7 +51,7 @@ enum Message {
         answer: SyncSender<RankSummary>,
     },
     /// Answers when all earlier events have been delivered.
-    Told(SyncSender<()>),
+    Flush(SyncSender<()>),
     /// Interrupts the run before its end.
     Interrupt,
     End,
@@ -60,7 +60,7 @@ enum Message {
 impl Message {
     /// Creates the message of an event that is emitted now: by the time it is printed, another step
     /// may run.
-    fn told(event: Event) -> Self {
+    fn emitted(event: Event) -> Self {
         Self::Event { event, step: log_lines::step() }
     }
 }
@@ -199,7 +199,7 @@ impl Drop for Telemetry {
 impl Events {
     /// Emits that training starts, or resumes.
     pub fn start(&self, text: impl Into<String>) {
-        self.tell(Event::Start(text.into()));
+        self.emit(Event::Start(text.into()));
     }
 
     /// Adds a fact to the record. Returns when it is written.
@@ -227,12 +227,12 @@ impl Events {
 
     /// Emits that the first step of the attempt is done.
     pub fn first_step(&self, parts: StartParts) {
-        self.tell(Event::FirstStep(parts));
+        self.emit(Event::FirstStep(parts));
     }
 
     /// Emits a note that the user may not expect. Only rank 0 shows it.
     pub fn note(&self, text: impl Into<String>) {
-        self.tell(Event::Note(text.into()));
+        self.emit(Event::Note(text.into()));
     }
 
     /// Emits a note that a flag has no effect, as it applies to a step that an earlier attempt
@@ -244,14 +244,14 @@ impl Events {
     /// Emits a warning, which rank 0 also records. Waits a moment until it is delivered: a warning
     /// may be the last message of a process.
     pub fn warn(&self, anomaly: Anomaly) {
-        self.tell(Event::Warning(anomaly));
+        self.emit(Event::Warning(anomaly));
         self.await_delivery();
     }
 
     /// Emits that a signal asks the run to stop. Waits a moment for delivery too, because the
     /// process may end after it; `false` if telemetry has ended.
     pub fn stop_requested(&self, request: &StopRequest) -> bool {
-        self.tell(Event::Stop(request.clone()));
+        self.emit(Event::Stop(request.clone()));
         self.await_delivery()
     }
 
@@ -259,43 +259,43 @@ impl Events {
     /// ended.
     fn await_delivery(&self) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.send(Message::Told(answer));
-        let delivered = answered.recv_timeout(TOLD_WITHIN);
+        self.send(Message::Flush(answer));
+        let delivered = answered.recv_timeout(FLUSH_TIMEOUT);
         delivered != Err(RecvTimeoutError::Disconnected) // slow storage may keep the thread
     }
 
     /// Emits a warning without waiting, for the training thread.
     pub fn warn_later(&self, anomaly: Anomaly) {
-        self.tell(Event::Warning(anomaly));
+        self.emit(Event::Warning(anomaly));
     }
 
     /// Emits that a rank is slow, or no longer is.
     pub fn verdict(&self, verdict: Verdict) {
-        self.tell(Event::Verdict(verdict));
+        self.emit(Event::Verdict(verdict));
     }
 
     /// Emits the readings of a piece of hardware.
     pub fn hardware(&self, readings: Readings) {
-        self.tell(Event::Hardware(readings));
+        self.emit(Event::Hardware(readings));
     }
 
     /// Emits that some hardware cannot be read.
     pub fn hardware_missing(&self, missing: Missing) {
-        self.tell(Event::HardwareMissing(missing));
+        self.emit(Event::HardwareMissing(missing));
     }
 
     /// Emits that a checkpoint is committed.
     pub fn committed(&self, saved: CheckpointSaved) {
-        self.tell(Event::Checkpoint(saved));
+        self.emit(Event::Checkpoint(saved));
     }
 
     /// Emits that the run ended.
     pub fn end(&self, end: RunEnd) {
-        self.tell(Event::End(end));
+        self.emit(Event::End(end));
     }
 
-    fn tell(&self, event: Event) {
-        self.send(Message::told(event));
+    fn emit(&self, event: Event) {
+        self.send(Message::emitted(event));
     }
 
     /// Emits a step that has just ended. Allocates nothing and returns at once, unless the queue is
@@ -305,7 +305,7 @@ impl Events {
     /// # Panics
     /// When the phases do not add up to the wall time.
     pub fn step(&self, sample: StepSample) {
-        self.tell_step(StepLine::now(self.rank, sample));
+        self.emit_step(StepLine::now(self.rank, sample));
     }
 
     /// Emits a step that ended at this Unix time in milliseconds.
@@ -313,7 +313,7 @@ impl Events {
     /// # Panics
     /// When the phases do not add up to the wall time.
     pub fn step_at(&self, sample: StepSample, unix_ms: u64) {
-        self.tell_step(StepLine { unix_ms, rank: self.rank, sample });
+        self.emit_step(StepLine { unix_ms, rank: self.rank, sample });
     }
 
     /// Number of steps that waited for room in the queue.
@@ -321,10 +321,10 @@ impl Events {
         self.delayed_steps.load(Ordering::Relaxed)
     }
 
-    fn tell_step(&self, line: StepLine) {
+    fn emit_step(&self, line: StepLine) {
         let sample = &line.sample;
         assert_eq!(sample.phases.wall_ns(), sample.wall_ns, "phases do not add up to wall time");
-        let mut message = Message::told(Event::Step(line));
+        let mut message = Message::emitted(Event::Step(line));
         let mut delayed = false;
         while let Err(TrySendError::Full(full)) = self.queue.try_send(message) {
             message = full;
@@ -386,7 +386,7 @@ impl Sinks {
                     self.others.iter_mut().for_each(|sink| sink.end_steps());
                     let _ = answer.send(self.record.end_steps(options, delayed_steps));
                 }
-                Message::Told(answer) => {
+                Message::Flush(answer) => {
                     let _ = answer.send(());
                 }
                 Message::Interrupt => self.others.iter_mut().for_each(|sink| sink.interrupt()),

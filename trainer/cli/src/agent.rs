@@ -7,10 +7,10 @@ use clap::Args;
 use record::ExitCode;
 use trainer::failure::{Failure, Outcome};
 
-/// Serve a `yardstick launch` on this host: it starts this by ssh.
+/// Serve a `yardstick launch` on this host, which starts this process over ssh.
 #[derive(Debug, Args)]
 pub(super) struct Agent {
-    /// Which launch.
+    /// Id of the launch.
     launch: String,
 }
 

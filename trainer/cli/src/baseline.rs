@@ -10,12 +10,12 @@ use record::ExitCode;
 use record::Record;
 use record::text::number_format;
 use trainer::failure::{Failure, Outcome};
-use verdict::baseline::{Baselines, Kept, Key, Summary};
+use verdict::baseline::{Baselines, Key, StoredRecord, Summary};
 
-/// Keep records of runs, and say which of them new runs are compared with.
+/// Store records of runs, and choose the ones that new runs are compared with.
 ///
-/// A store is a folder, or the URL of an object store. Records are kept by workload, world size and
-/// machine type; `yardstick compare STORE NEW` takes those that belong to NEW.
+/// A store is a folder or the URL of an object store. It groups records by workload, world size and
+/// machine type. `yardstick compare STORE NEW` takes the records of NEW's group.
 #[derive(Debug, Args)]
 pub(super) struct Baseline {
     #[command(subcommand)]
@@ -29,7 +29,7 @@ enum Command {
     Promote(Promote),
 }
 
-/// Add records of complete runs. `train --records STORE` does that at the end of a run.
+/// Add records of complete runs. `train --records STORE` does this at the end of a run.
 #[derive(Debug, Args)]
 struct Add {
     /// Folder or URL of the store.
@@ -39,23 +39,24 @@ struct Add {
     runs: Vec<PathBuf>,
 }
 
-/// Show what is kept, how fast it was, and how much runs and sessions differ.
+/// Show the stored records, their speed, and the deviation between runs and between sessions.
 #[derive(Debug, Args)]
 struct Show {
     /// Folder or URL of the store.
     store: String,
-    /// Only those whose name contains this, as the id of a workload.
+    /// Show only groups whose name contains this text, such as the id of a workload.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Keep copies of the records that are the baseline now in another store, to compare with
-    /// later: `yardstick compare DIR NEW`. Beside them it has the oldest record of each machine,
-    /// which shows whether that has changed.
+    /// Copy the records of the current baseline to another store, for `yardstick compare DIR NEW`
+    /// later. The copy also has the oldest record of each machine, which shows whether the machine
+    /// has changed.
     #[arg(long, value_name = "DIR")]
     save: Option<String>,
-    /// Keep copies of so many of each workload, world size and machine type at most, the newest.
+    /// Copy at most this many records of each workload, world size and machine type, the newest
+    /// first.
     #[arg(long, value_name = "N", requires = "save")]
     newest: Option<usize>,
-    /// Exit with 0 where there is none yet, as before the first run of a workload.
+    /// Exit with 0 if there is no record yet, as before the first run of a workload.
     #[arg(long)]
     allow_none: bool,
     /// Print JSON.
@@ -63,15 +64,15 @@ struct Show {
     json: bool,
 }
 
-/// Make the newest records the baseline, as after a change that is there to stay.
+/// Make the newest records the baseline, as after a deliberate change.
 #[derive(Debug, Args)]
 struct Promote {
     /// Folder or URL of the store.
     store: String,
-    /// How many of each workload, world size and machine type.
+    /// Number of records of each workload, world size and machine type.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     newest: u32,
-    /// Only those whose name, as in `baseline show`, contains this.
+    /// Promote only groups whose name, as in `baseline show`, contains this text.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }
@@ -127,7 +128,7 @@ impl Show {
         if let Some(save) = &self.save {
             self.copy(&store, &found, save).map_err(usage)?;
         }
-        let summary = |(key, kept): &(Key, Vec<Kept>)| Summary::of(key.to_string(), kept);
+        let summary = |(key, kept): &(Key, Vec<StoredRecord>)| Summary::of(key.to_string(), kept);
         let summaries: Vec<_> = found.iter().filter_map(summary).collect();
         if self.json {
             return print_json(&summaries);
@@ -140,7 +141,7 @@ impl Show {
     }
 
     /// Returns the records that are kept, by key.
-    fn found(&self, store: &Baselines) -> verdict::Result<Vec<(Key, Vec<Kept>)>> {
+    fn found(&self, store: &Baselines) -> verdict::Result<Vec<(Key, Vec<StoredRecord>)>> {
         let keys = store.keys()?.into_iter();
         let chosen = keys.filter(|key| key.to_string().contains(&self.only));
         chosen.map(|key| Ok((key.clone(), store.records(&key)?))).collect()
@@ -150,7 +151,7 @@ impl Show {
     fn copy(
         &self,
         from: &Baselines,
-        found: &[(Key, Vec<Kept>)],
+        found: &[(Key, Vec<StoredRecord>)],
         place: &str,
     ) -> verdict::Result<()> {
         if place == self.store {
@@ -171,12 +172,12 @@ impl Promote {
         let chosen: Vec<&Key> =
             keys.iter().filter(|key| key.to_string().contains(&self.only)).collect();
         if chosen.is_empty() {
-            return Err(usage(format!("--only {}: nothing of that name", self.only)));
+            return Err(usage(format!("--only {}: no group of that name", self.only)));
         }
         for key in chosen {
             let count = store.promote(key, self.newest as usize).map_err(usage)?;
             print(match count {
-                0 => format!("{key}: no run that can be compared, the baseline stays"),
+                0 => format!("{key}: no comparable run, the baseline is unchanged"),
                 count => {
                     let records = number_format::count(count, "complete run");
                     format!("{key}: the baseline is the newest {records}")

@@ -14,19 +14,19 @@ use verdict::repeats::Bench;
 
 /// Run a workload several times in one job, and print its speed with intervals.
 ///
-/// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, until it
-/// has measured enough steps after its warm-up, and leaves a record there: `yardstick compare` and
-/// `baseline add` take the folder of all. A bench that was interrupted resumes in its folder; one
-/// that is complete is refused. The flags are those of `train`.
+/// Also runs under `mpirun`. Every repeat trains from step 1 in its own folder in --out, until it
+/// has measured enough steps after the warm-up, and leaves a record there. `yardstick compare` and
+/// `baseline add` take the folder of all repeats. An interrupted bench resumes in its folder; a
+/// complete one is refused. The flags are those of `train`.
 #[derive(Debug, Args)]
 pub(super) struct BenchCommand {
-    /// How often the workload is run.
+    /// Number of repeats.
     #[arg(long, value_name = "R", default_value = "3",
           value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Steps to measure in each once step times have settled: a repeat ends when there are so many,
-    /// at the latest after four times as many steps (at least 168), or at the end of the schedule.
-    /// With --steps each repeat has exactly so many steps in all.
+    /// Number of steps to measure in each repeat once step times have settled. A repeat ends after
+    /// four times as many steps (at least 168) or at the end of the schedule, even if it has
+    /// measured fewer. With --steps, each repeat has exactly that many steps in all.
     #[arg(long, value_name = "N", default_value = "100",
           value_parser = clap::value_parser!(u32).range(1..))]
     measure_steps: u32,
@@ -41,7 +41,7 @@ pub(super) struct BenchCommand {
 const STEPS_PER_MEASURED: u64 = 4;
 
 /// Fewest steps that can show whether step times have settled.
-const STEPS_TO_TELL: u64 = 42;
+const SETTLING_STEPS_MIN: u64 = 42;
 
 impl BenchCommand {
     /// Returns the folders of the runs, where a folder for them is named.
@@ -85,7 +85,7 @@ fn new_root(workload: &str) -> PathBuf {
 /// given.
 fn until_measured(options: &RunOptions, wanted: u64, out: PathBuf) -> RunOptions {
     let scheduled = options.config.workload.schedule.steps;
-    let bound = STEPS_PER_MEASURED * wanted.max(STEPS_TO_TELL);
+    let bound = STEPS_PER_MEASURED * wanted.max(SETTLING_STEPS_MIN);
     RunOptions {
         out: Some(out),
         steps: options.steps.or(Some(bound.min(scheduled))),

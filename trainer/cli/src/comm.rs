@@ -11,37 +11,37 @@ use trainer::config::{Config, size};
 use trainer::failure::{Failure, Outcome};
 use trainer::run::Exit;
 
-/// Measure how fast ranks communicate: `mpirun -np N yardstick comm`.
+/// Measure the bandwidth and latency between ranks: `mpirun -np N yardstick comm`.
 ///
 /// Sweeps collective operations over sizes and prints the columns of NVIDIA's nccl-tests. Every
-/// element is verified: a wrong one ends it with exit code 4. Ours run in place; out of place the
-/// input is copied first. With --pairs or --bisection it measures links instead, and names slow
-/// ones.
+/// element is verified: a wrong one ends it with exit code 4. Operations run in place; the
+/// out-of-place columns include a copy of the input. With --pairs or --bisection it measures links
+/// instead, and names slow ones.
 #[derive(Debug, Args)]
 pub(super) struct Comm {
-    /// Where the buffers are.
+    /// Memory of the buffers.
     #[arg(long, value_parser = ["cpu", "cuda"], default_value = "cpu")]
     device: String,
-    /// Which operations [default: all; on cuda without all-to-all].
+    /// Operations to measure [default: all; on cuda all but all-to-all].
     #[arg(long = "operation", value_enum, value_name = "OPERATION", value_delimiter = ',')]
     operations: Vec<CommOperation>,
     /// Smallest size, as in 1K.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1K")]
     min_bytes: u64,
-    /// Largest size, as in 4G; less where there is no memory for it.
+    /// Largest size, as in 4G; limited by the available memory.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "4G")]
     max_bytes: u64,
-    /// From one size to the next.
+    /// Factor between successive sizes.
     #[arg(long, value_name = "N", default_value = "4",
           value_parser = clap::value_parser!(u64).range(2..))]
     factor: u64,
-    /// How often each size is measured [default: for 0.3 s, at most 100 times].
+    /// Number of measurements of each size [default: for 0.3 s, at most 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
-    /// Every pair of nodes in both directions; on one node every pair of ranks.
+    /// Measure every pair of nodes in both directions; on one node, every pair of ranks.
     #[arg(long)]
     pairs: bool,
-    /// All ranks with a partner 1, 2, 4, ... ranks away, at the same time.
+    /// Measure all ranks at the same time, each with a partner 1, 2, 4, ... ranks away.
     #[arg(long)]
     bisection: bool,
     /// Size of a message over a link.

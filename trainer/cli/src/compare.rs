@@ -15,61 +15,61 @@ use verdict::compare::{
     Bundle, Comparison, Gate, Settings, Side, Turns, require_empty, require_side, share, take_turns,
 };
 
-/// Say whether runs got worse, by how much, and which phase and rank it is.
+/// Judge whether runs got worse, by how much, and in which phase and on which rank.
 ///
 /// A side is the folder of a run, a record.json, a folder of several runs, or a baseline (see
-/// `yardstick baseline`); of several, separate them by commas. Gated metrics decide; all others are
+/// `yardstick baseline`). Separate several of them by commas. Gated metrics decide; all others are
 /// printed.
 ///
-/// Exit codes: 0 better, same or not worse; 10 worse; 11 too noisy to say that it is not worse; 12
-/// not comparable.
+/// Exit codes: 0 better, same or not worse; 10 worse; 11 too noisy to exclude a regression; 12 not
+/// comparable.
 #[derive(Debug, Args)]
 pub(super) struct Compare {
-    /// What to compare with.
+    /// Runs to compare with.
     #[arg(required_unless_present = "run", conflicts_with = "run")]
     base: Option<Places>,
-    /// What to judge.
+    /// Runs to judge.
     #[arg(required_unless_present = "run")]
     new: Option<Places>,
-    /// Run two commands in turn and compare them: this one, and the one after `--`. Each is for the
-    /// shell, and gets an --out of its own.
+    /// Run two commands in turn and compare them: this one, and the one after `--`. The shell runs
+    /// each of them, with its own --out.
     #[arg(long, value_name = "COMMAND", requires = "with")]
     run: Option<String>,
     /// The second command.
     #[arg(last = true, requires = "run", value_name = "COMMAND")]
     with: Vec<String>,
-    /// How often each command runs.
+    /// Number of runs of each command.
     #[arg(long, value_name = "N", default_value = "10", requires = "run",
           value_parser = clap::value_parser!(u16).range(3..))]
     rounds: u16,
     /// Keep the runs of --run in this folder [default: a temporary one].
     #[arg(long, value_name = "DIR", requires = "run")]
     keep: Option<PathBuf>,
-    /// A smaller change does not matter, as in 3%.
+    /// Largest change that does not matter, as in 3%.
     #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = share)]
     threshold: f64,
-    /// A metric that decides, with a threshold of its own if one is named, as in
-    /// checkpoint_rate=10%; may be repeated [default: tokens_per_second].
+    /// Metric that decides, with its own threshold if one is given, as in checkpoint_rate=10%; may
+    /// be repeated [default: tokens_per_second].
     #[arg(long = "gate", value_name = "METRIC[=PERCENT]")]
     gates: Vec<Gate>,
     /// Compare rates per rank: the sides may have different world sizes.
     #[arg(long)]
     per_rank: bool,
-    /// Standard deviation between sessions of this machine, if it is known and there are too few
-    /// sessions to see it.
+    /// Known standard deviation between sessions of this machine, for when there are too few
+    /// sessions to measure it.
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     deviation: Option<f64>,
-    /// Exit with 0 where it is too noisy to say that nothing got worse.
+    /// Exit with 0 if the runs are too noisy to exclude a regression.
     #[arg(long)]
     allow_noisy: bool,
     /// Compare runs into which faults were injected, as in a drill.
     #[arg(long)]
     allow_injected: bool,
-    /// Exit with 0 where a store of baselines has no record to compare with, as after the first run
-    /// of a workload on new machines.
+    /// Exit with 0 if a store of baselines has no record to compare with, as after the first run of
+    /// a workload on new machines.
     #[arg(long, conflicts_with_all = ["run", "json"])]
     allow_no_baseline: bool,
-    /// Keep all that the verdict was made of in this folder, for `yardstick verify`.
+    /// Save the inputs of the verdict in this folder, for `yardstick verify`.
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     /// Print JSON.

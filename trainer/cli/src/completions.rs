@@ -13,7 +13,7 @@ use trainer::failure::Outcome;
 /// _yardstick in a folder of $fpath; for fish, to ~/.config/fish/completions/yardstick.fish.
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// The shell that will read the script.
+    /// Shell of the script.
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -15,7 +15,7 @@ use trainer::data::bench::{FileRates, bench};
 use trainer::data::{self, Format, InputFormat, TokenizePlan, Vocabulary};
 use trainer::failure::{Failure, Outcome};
 
-/// Make token files from text, describe one, or measure how fast they are read.
+/// Make token files from text, describe one, or measure their read rates.
 #[derive(Debug, Args)]
 pub(super) struct Data {
     #[command(subcommand)]
@@ -35,16 +35,16 @@ struct Tokenize {
     /// Text files, tokenized in this order.
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// The token file to write; an existing one is replaced only on success.
+    /// Token file to write. An existing one is replaced only on success.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Tokenizer.
     #[arg(long, value_enum, value_name = "NAME", default_value = "gpt2")]
     vocabulary: Vocabulary,
-    /// The inputs are JSON lines; this field of each line holds a document's text.
+    /// Read the inputs as JSON lines, with the text of a document in this field of each line.
     #[arg(long, value_name = "FIELD")]
     jsonl: Option<String>,
-    /// Take the inputs as text even if they look like JSON or a binary file.
+    /// Read the inputs as text even if they look like JSON or a binary file.
     #[arg(long, conflicts_with = "jsonl")]
     as_text: bool,
     /// Format of the token file.
@@ -58,7 +58,7 @@ struct Tokenize {
 /// Describe a token file: its format, tokens and documents.
 #[derive(Debug, Args)]
 struct Inspect {
-    /// The token file: a path, or a URL such as s3://bucket/text.bin.
+    /// Token file: a path, or a URL such as s3://bucket/text.bin.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Bytes of a token in a file without header: 1, 2, 4 or 8 [default: 2].
@@ -70,17 +70,17 @@ struct Inspect {
     json: bool,
 }
 
-/// Measure how fast a workload's token files are downloaded and read, cold and warm.
+/// Measure the download and read rates of a workload's token files, cold and warm.
 ///
-/// Object stores are read once for the measurement; what the cache of this node does not have is
-/// downloaded into it. Cold is the disk of the file or of the cache, with nothing in the page
-/// cache; warm is memory. Both read blocks of 4 MiB on eight threads.
+/// Every object is downloaded once for the measurement, and missing objects are added to the cache
+/// of this node. Cold reads come from the disk of the file or of the cache, with nothing in the
+/// page cache; warm reads come from memory. Both read blocks of 4 MiB on eight threads.
 #[derive(Debug, Args)]
 struct Bench {
-    /// A preset (see `yardstick workloads`) or a TOML file.
+    /// Preset (see `yardstick workloads`) or TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "smoke")]
     workload: String,
-    /// Set one value of the configuration, as in `--set 'data.files=["a.bin"]'`; may be repeated.
+    /// Set a value of the configuration, as in `--set 'data.files=["a.bin"]'`; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
     /// Print JSON.

@@ -13,9 +13,9 @@ use record::ExitCode;
 use record::text::number_format::count;
 use trainer::failure::Outcome;
 
-/// List the processor, the CUDA devices, and the libraries that would be used.
+/// List the processor, the CUDA devices, and the libraries that training would use.
 ///
-/// Where CUDA cannot be used, it says why, and still ends with 0.
+/// If CUDA cannot be used, it prints the reason and still exits with 0.
 #[derive(Debug, Args)]
 pub(super) struct Devices {
     /// Print JSON.

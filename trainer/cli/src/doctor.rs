@@ -19,38 +19,37 @@ use trainer::run::Exit;
 
 /// Check hosts, GPUs, networks and storage: alone, under `mpirun`, or by `launch -- doctor`.
 ///
-/// Every rank looks at its host and its GPU; then all of them compare versions and clocks, measure
-/// links, and with --device cuda connect NCCL and read which transports it chose. One table has a
-/// line for what is the same everywhere, and names ranks and hosts that differ. Ends with 3 if a
-/// check failed; warnings do not count. docs/doctor.md lists the checks.
+/// Every rank checks its host and its GPU. Then all ranks compare versions and clocks, and measure
+/// links; with --device cuda they also connect NCCL and read the transports that it chose. One
+/// table has a line for each result that is the same everywhere, and names ranks and hosts that
+/// differ. Exits with 3 if a check failed; warnings do not count. docs/doctor.md lists the checks.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// A preset or a TOML file: memory and room for checkpoints are checked for it.
+    /// Preset or TOML file whose needs of memory and checkpoint space are checked.
     #[arg(long, value_name = "NAME|FILE")]
     workload: Option<String>,
-    /// Set one value of the configuration, as in `--set checkpoint.nvme.path=/nvme`; may be
-    /// repeated.
+    /// Set a value of the configuration, as in `--set checkpoint.nvme.path=/nvme`; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
-    /// Where ranks would compute [default: cpu].
+    /// Device that ranks would compute on [default: cpu].
     #[arg(long, value_parser = ["cpu", "cuda"])]
     device: Option<String>,
-    /// Folder that a run would have: checkpoints have to fit there.
+    /// Folder of the run, which must have space for its checkpoints.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Checks that have to pass: their warnings and skips count as failures.
+    /// Checks that must pass: their warnings and skips count as failures.
     #[arg(long, value_name = "CHECK", value_delimiter = ',')]
     require: Vec<String>,
-    /// Measure links also between more than 16 nodes.
+    /// Measure links even between more than 16 nodes.
     #[arg(long)]
     links: bool,
     /// Timeout of every operation between ranks, as in 90s or 5m.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     deadline: Duration,
-    /// Print JSON, as docs/doctor.schema.json says.
+    /// Print JSON with the schema docs/doctor.schema.json.
     #[arg(long)]
     json: bool,
-    /// Write what is printed to a file, too: a pod's log is gone with its pod.
+    /// Also write the output to this file: the log of a pod is deleted with the pod.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     #[command(flatten)]

@@ -9,10 +9,10 @@ use record::ExitCode;
 use trainer::failure::Outcome;
 use verdict::golden;
 
-/// Make and check golden losses: whether a machine computes a workload right.
+/// Make and check golden losses, which show whether a machine computes a workload correctly.
 ///
-/// A run compares its losses with the golden ones of its workload by itself, if there are any: a
-/// miss voids it, and ends it with exit code 4.
+/// A run compares its losses with the golden ones of its workload, if there are any. A miss voids
+/// the run, and ends it with exit code 4.
 #[derive(Debug, Args)]
 pub(super) struct Fingerprint {
     #[command(subcommand)]
@@ -25,10 +25,10 @@ enum Command {
     Check(Check),
 }
 
-/// Print the golden losses of runs that are trusted, as TOML for `--set telemetry.golden=FILE`.
+/// Print the golden losses of trusted runs, as TOML for `--set telemetry.golden=FILE`.
 ///
-/// Several runs of the workload, on other machines or numbers of ranks, show how much rounding
-/// changes: the tolerance is ten times as much, and at least 0.002 nats in f32 and 0.02 in bf16.
+/// Several runs of the workload, on other machines or numbers of ranks, show the effect of
+/// rounding: the tolerance is ten times as much, and at least 0.002 nats in f32 and 0.02 in bf16.
 #[derive(Debug, Args)]
 struct Make {
     /// Folders of runs.

@@ -13,7 +13,7 @@ use device::threads;
 use super::say;
 
 /// Time that the end of a process waits for unwritten lines.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Log file to which a thread of its own appends lines, since storage may hang.
 #[derive(Debug)]
@@ -27,14 +27,14 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Starts to create the file and its folders; if that fails, stderr says so.
     pub(super) fn new(path: PathBuf) -> Self {
-        let (lines, told) = mpsc::channel();
+        let (lines, received) = mpsc::channel();
         let (end, written) = mpsc::channel();
         let shown = path.display().to_string();
         let complain = move |error: &dyn Display| say("launch", &format!("--log {shown}: {error}"));
         let write = {
             let complain = complain.clone();
             move || {
-                append(&path, &told).unwrap_or_else(|error| complain(&error));
+                append(&path, &received).unwrap_or_else(|error| complain(&error));
                 drop(end);
             }
         };
@@ -56,7 +56,7 @@ impl LogFile {
 impl Drop for LogFile {
     fn drop(&mut self) {
         self.lines = None;
-        let _ = self.written.recv_timeout(PATIENCE);
+        let _ = self.written.recv_timeout(FLUSH_TIMEOUT);
     }
 }
 

@@ -44,9 +44,9 @@ use trainer::run::Exit;
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
-/// Measures how fast a machine or cluster trains, where the time of each step goes, and whether
-/// checkpoints and restarts work. Start with `yardstick train`; under `mpirun`, the same command
-/// trains on all ranks.
+/// Measures the training speed of a machine or cluster, the time in each phase of a step, and the
+/// reliability of checkpoints and restarts. Start with `yardstick train`; under `mpirun`, the same
+/// command trains on all ranks.
 #[derive(Debug, Parser)]
 #[command(
     name = "yardstick",
@@ -104,10 +104,10 @@ enum Command {
     Man(man::Man),
 }
 
-/// How a command logs that runs beside others or for long.
+/// Options of logging, for commands that run for long or on several ranks.
 #[derive(Debug, clap::Args)]
 struct LogArguments {
-    /// Format of what is logged on stderr.
+    /// Format of the log on stderr.
     #[arg(long = "log-format", value_enum, value_name = "FORMAT", default_value = "text")]
     format: LogFormat,
 }

@@ -14,7 +14,7 @@ use trainer::failure::{Failure, Outcome};
 /// `yardstick man | man -l -` shows the page.
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// Write yardstick.1, yardstick-train.1 and so on to this folder instead.
+    /// Write yardstick.1, yardstick-train.1 and so on to this folder instead of printing.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -13,21 +13,21 @@ use trainer::plan::{JobShape, RankPlan, compute_threads};
 
 /// Print the memory plan of a workload, without allocating anything.
 ///
-/// Exits with 3 where it does not fit: on processors the memory of this machine, divided among its
-/// ranks; on GPUs that of --device-memory.
+/// Exits with 3 if the workload does not fit. The limit on processors is the memory of this
+/// machine, divided among its ranks; on GPUs it is that of --device-memory.
 #[derive(Debug, Args)]
 pub(super) struct Plan {
-    /// A preset (see `yardstick workloads`) or a TOML file.
+    /// Preset (see `yardstick workloads`) or TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "smoke")]
     workload: String,
-    /// Set one value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
+    /// Set a value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
     /// Device to compute on [default: cpu].
     #[arg(long, value_parser = ["cpu", "cuda"])]
     device: Option<String>,
     /// Memory of the device of each rank, as in 80GiB [default: that of the GPUs of this machine,
-    /// where it has some, divided among its ranks].
+    /// if it has any, divided among its ranks].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     device_memory: Option<u64>,
     /// Number of ranks of the run.
@@ -36,9 +36,9 @@ pub(super) struct Plan {
     /// Number of ranks on this machine [default: all].
     #[arg(long, value_name = "N", value_parser = positive)]
     local_ranks: Option<usize>,
-    /// Fail unless the workload has this id, as for another version of this program, whose preset
-    /// of the same name may be another one. Whether it fits here is printed, but no failure: jobs
-    /// check the id elsewhere than they train.
+    /// Fail unless the workload has this id: another version of this program may have another
+    /// preset of the same name. A workload that does not fit is then reported, but is no failure,
+    /// as jobs check the id on another machine than they train on.
     #[arg(long, value_name = "ID")]
     expect_id: Option<String>,
     /// Print JSON.
@@ -112,7 +112,7 @@ impl Plan {
         let Some(expected) = &self.expect_id else { return Ok(()) };
         let name = &config.name;
         if !config.workload.data.files.is_empty() {
-            let text = "expected a workload without data files, on whose content its id depends";
+            let text = "expected a workload without data files, as its id depends on their content";
             return Err(Failure::usage(format!("--expect-id: {name}: {text}")));
         }
         let found = config.workload.id(None);

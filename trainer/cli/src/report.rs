@@ -9,19 +9,19 @@ use record::ExitCode;
 use trainer::failure::{Failure, Outcome};
 use verdict::report::{html, overview, reports};
 
-/// Summarize a run: speed, time per phase, loss, checkpoints; or several runs in one table.
+/// Summarize a run (speed, time per phase, loss, checkpoints), or several runs in one table.
 #[derive(Debug, Args)]
 pub(super) struct Report {
     /// Folders of runs, record.json files, or folders of several runs.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Write a page with charts: one file that needs no network.
+    /// Write a self-contained HTML page with charts.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Print Markdown, for a pull request.
+    /// Print Markdown, as for a pull request.
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// Print JSON: an object, or a list of several.
+    /// Print JSON: an object for one run, or a list for several.
     #[arg(long)]
     json: bool,
 }

@@ -20,27 +20,27 @@ use trainer::failure::{Failure, Outcome};
 use trainer::fault_injection::Injection;
 use trainer::run::{self, Exit, RunOptions};
 
-/// Train a workload: alone, or as one rank of `mpirun`.
+/// Train a workload, alone or as one rank of `mpirun`.
 ///
 /// With the --out of an earlier run, training resumes from its newest committed checkpoint. Flags
 /// override the workload file.
 #[derive(Debug, Args)]
 pub(super) struct Train {
-    /// A preset (see `yardstick workloads`) or a TOML file.
+    /// Preset (see `yardstick workloads`) or TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "smoke")]
     workload: String,
-    /// Set one value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
+    /// Set a value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
     /// Device to compute on [default: cpu].
     #[arg(long, value_parser = ["cpu", "cuda"])]
     device: Option<String>,
     /// Implementation of the model: `fused` is the workload; `candle`, on autograd, is the
-    /// reference to check it against [default: fused].
+    /// reference for checking it [default: fused].
     #[arg(long, value_parser = ["fused", "candle"])]
     engine: Option<String>,
-    /// Compute threads of each rank [default: the available cores, divided among the ranks that
-    /// share them].
+    /// Number of compute threads of each rank [default: the available cores, divided among the
+    /// ranks that share them].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Stop after step N, before the schedule ends.
@@ -67,9 +67,9 @@ pub(super) struct Train {
     /// loss.
     #[arg(long, value_name = "NATS", env = unless_empty("TARGET_LOSS"), value_parser = finite)]
     target_loss: Option<f64>,
-    /// Timeout of every operation between ranks, as in 90s or 5m; the run ends with exit code 5
-    /// after it [default: 2m]. Where ranks wait for storage, checkpoint.deadline counts if it is
-    /// longer.
+    /// Timeout of every operation between ranks, as in 90s or 5m; when it expires, the run ends
+    /// with exit code 5 [default: 2m]. While ranks wait for storage, the longer of this and
+    /// checkpoint.deadline counts.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
     /// Serve metrics for Prometheus at this address on one rank of each node, as in 0.0.0.0:9402.
@@ -79,28 +79,29 @@ pub(super) struct Train {
     /// http://HOST:4318.
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// Put the record at the end also into this folder or object store, as `yardstick baseline`
-    /// keeps them.
+    /// Also store the final record in this folder or object store, in the layout of `yardstick
+    /// baseline`.
     #[arg(long, value_name = "DIR|URL")]
     records: Option<String>,
-    /// Record how long the pods of the job took to start: a file, as rank 0 sees it, with what
-    /// `kubectl get pods -o json` prints, kept up to date by who may ask the cluster.
+    /// Record the startup times of the job's pods, from a file with the output of `kubectl get pods
+    /// -o json`. Rank 0 reads it, and a process with access to the cluster's API keeps it up to
+    /// date.
     #[arg(long, value_name = "FILE", env = unless_empty("YARDSTICK_PODS"))]
     pods: Option<String>,
     #[command(flatten)]
     pub(super) log: LogArguments,
-    /// Print a profile of step N on stdout: the calls, time, FLOP/s and bytes/s of each op, also as
+    /// Print a profile of step N on stdout: calls, time, FLOP/s and bytes/s of each op, and their
     /// shares of the rates measured on this machine.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
-    /// Trace these steps of all ranks, as in 10..12, for Chrome's and Perfetto's viewers: a file in
-    /// `trace/` of the run's folder.
+    /// Trace these steps of all ranks, as in 10..12, to a file in `trace/` of the run's folder, for
+    /// Chrome's and Perfetto's viewers.
     #[arg(long, value_name = "FIRST..LAST", value_parser = steps)]
     trace_steps: Option<RangeInclusive<u64>>,
     /// Inject a fault, for a drill or a test:
     /// kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
-    /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S]. With
-    /// attempt=N or attempt=every for other attempts of the run than the first.
+    /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S]. Faults
+    /// apply to the first attempt of the run; attempt=N or attempt=every selects others.
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }

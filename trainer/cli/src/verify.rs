@@ -10,10 +10,10 @@ use record::text::number_format;
 use trainer::failure::Outcome;
 use verdict::compare::{Bundle, Verified};
 
-/// Make the verdict of `compare --bundle DIR` again, and say whether it is the same to the byte.
+/// Recompute the verdict of `compare --bundle DIR`, and check that it is the same to the byte.
 ///
-/// Exit code 12 says that a file was changed, is missing or was added, or that the records give
-/// another verdict.
+/// Exits with 12 if a file was changed, is missing or was added, or if the records give another
+/// verdict.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     /// Folder of the bundle.

@@ -13,15 +13,15 @@ use trainer::failure::{Failure, Outcome};
 
 /// Serve as a worker pod of an MPIJob: its first process.
 ///
-/// Starts an ssh server, by which `launch` and `mpirun` start ranks. Their environment is that of
-/// the pod. After SIGTERM, as when a node is drained, the ranks of this pod save and stop before
-/// the pod ends. Runs as any user that has an account, without capabilities.
+/// Starts an ssh server, through which `launch` and `mpirun` start ranks in the environment of the
+/// pod. After SIGTERM, as when a node is drained, the ranks of this pod save and stop before the
+/// pod ends. Runs as any user that has an account, without capabilities.
 #[derive(Debug, Args)]
 pub(super) struct Worker {
     /// Port of the ssh server.
     #[arg(long, value_name = "PORT", default_value = "2222")]
     port: u16,
-    /// How long ranks may take to save and end after SIGTERM. Less than
+    /// Time for ranks to save and end after SIGTERM; must be less than
     /// terminationGracePeriodSeconds of the pod.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = duration::parse)]
     grace: Duration,
@@ -29,7 +29,7 @@ pub(super) struct Worker {
     /// the home folder].
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
-    /// The ssh server.
+    /// Path of the ssh server.
     #[arg(long, value_name = "FILE", default_value = "/usr/sbin/sshd")]
     sshd: PathBuf,
     #[command(flatten)]

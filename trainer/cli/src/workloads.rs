@@ -25,7 +25,7 @@ pub(super) struct Workloads {
 enum WorkloadsCommand {
     /// Print a workload's configuration as TOML, which `--workload` accepts as a file.
     Show {
-        /// A preset or a TOML file.
+        /// Preset or TOML file.
         name: String,
     },
 }

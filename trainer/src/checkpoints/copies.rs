@@ -44,7 +44,7 @@ pub(super) struct Target<'run> {
 /// Limits of a wait for copies, and the receiver of its reports.
 pub(super) struct Wait<'run> {
     /// Limit without a stop request.
-    pub(super) patience: Duration,
+    pub(super) limit: Duration,
     /// Limit after a stop request: the scheduler that sent it kills the run soon.
     pub(super) stop_grace: Duration,
     pub(super) stop_requested: &'run dyn Fn() -> bool,
@@ -144,7 +144,7 @@ impl Copies {
     #[must_use]
     pub(super) fn finish(&self, wait: &Wait<'_>) -> bool {
         let started = Instant::now();
-        let mut deadline = started + wait.patience;
+        let mut deadline = started + wait.limit;
         let mut is_stopping = false;
         let mut reported = None;
         loop {
@@ -323,7 +323,7 @@ impl Checkpointer {
     pub(crate) fn finish_copies(&mut self, stop_requested: &dyn Fn() -> bool) {
         let Some(copies) = &self.copies else { return };
         let is_finished = copies.finish(&Wait {
-            patience: self.config.deadline,
+            limit: self.config.deadline,
             stop_grace: self.config.stop_grace,
             stop_requested,
             report: &|text| self.events.note(text),

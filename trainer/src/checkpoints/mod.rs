@@ -74,8 +74,9 @@ pub(crate) struct Checkpointer {
     /// Tiers that the save in flight must reach.
     due: TierSet,
     /// Tiers that skipped or failed saves should have reached: the next save does.
-    owed: TierSet,
-    /// True if another tier has taken over from a failed one: what is owed is saved at once.
+    pending_tiers: TierSet,
+    /// True if another tier has taken over from a failed one: pending tiers are saved at
+    /// once.
     has_moved: bool,
     failures: Failures,
     /// True if a failed save was reported, with no commit on the nearest tier since.
@@ -143,7 +144,7 @@ impl Checkpointer {
             trigger: SaveTrigger::default(),
             why: Trigger::Cadence,
             due: TierSet::default(),
-            owed: TierSet::default(),
+            pending_tiers: TierSet::default(),
             has_moved: false,
             failures: Failures::default(),
             is_failure_reported: false,
@@ -175,7 +176,7 @@ impl Checkpointer {
         for Unusable { tier, rank, reason, reads } in self.tiers.unusable() {
             let use_of_it = match reads {
                 Reads::All => "is only read",
-                Reads::MayPass | Reads::Nothing => "is not used",
+                Reads::Transient | Reads::Nothing => "is not used",
             };
             self.warn_of_rank(None, Some(rank), format!("tier {tier} {use_of_it}: {reason}"));
         }
@@ -187,8 +188,8 @@ impl Checkpointer {
             }
         }
         let is_default = self.planned.len() == 1;
-        let doubts: Vec<_> = self.planned.iter().filter_map(tiers::doubts).collect();
-        for text in doubts.into_iter().filter(|_| !is_default) {
+        let warnings: Vec<_> = self.planned.iter().filter_map(tiers::path_warning).collect();
+        for text in warnings.into_iter().filter(|_| !is_default) {
             self.warn(None, text);
         }
     }
@@ -289,7 +290,7 @@ impl Checkpointer {
 
     /// Returns the tiers that this rank wants a checkpoint of this step, counted from 1, to reach.
     pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
-        let overdue = if self.has_moved { self.owed } else { TierSet::default() };
+        let overdue = if self.has_moved { self.pending_tiers } else { TierSet::default() };
         self.cadence.due(step, rank).union(overdue)
     }
 
@@ -378,7 +379,7 @@ impl Checkpointer {
         let stall_start = Instant::now();
         let step = trainer.completed_steps();
         if let Some(earlier) = self.saver().step_in_flight() {
-            self.owed = self.owed.union(due);
+            self.pending_tiers = self.pending_tiers.union(due);
             if why != Trigger::Cadence {
                 self.trigger.request(why); // until this one has ended
                 return Ok(false);
@@ -406,7 +407,7 @@ impl Checkpointer {
         trainer.lend_state(Arc::clone(&self.ranges), copy)?;
         trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
-        self.due = due.union(std::mem::take(&mut self.owed));
+        self.due = due.union(std::mem::take(&mut self.pending_tiers));
         self.has_moved = false;
         self.why = why;
         if self.rank == 0 {

@@ -36,7 +36,7 @@ pub struct Opened {
 /// Opens tiers on all ranks alike. If a rank cannot open a tier, no rank saves there. The same
 /// applies to a shared tier that does not show a rank what rank 0 has written there: a checkpoint
 /// would be committed without the files of that rank. A restore reads whatever is still readable
-/// there. Requests to an object store time out after `deadline`, or its own patience if that is
+/// there. Requests to an object store time out after `deadline`, or its own timeout if that is
 /// shorter. Collective.
 ///
 /// # Errors
@@ -61,20 +61,20 @@ pub(crate) fn open(
         });
         let store = own.or_else(|error| opening.without_saves(error));
         let is_foreign = store.as_ref().is_err_and(belongs_to_others);
-        let sights = ranks.gather(&Sight { failure, has_store: store.is_ok(), is_foreign })?;
-        if let Some(rank) = sights.iter().position(|sight| sight.is_foreign) {
+        let probes = ranks.gather(&TierProbe { failure, has_store: store.is_ok(), is_foreign })?;
+        if let Some(rank) = probes.iter().position(|probe| probe.is_foreign) {
             let text = format!("rank {rank}: tier {} is not of this run; see its error", tier.name);
             let others = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).caused_by(rank);
             return Err(store.map_or_else(Failure::from, |_| others));
         }
         if let Ok(store) = store
-            && tier.is_read(&sights)
+            && tier.is_read(&probes)
         {
             let (name, scope, store) = (tier.name.to_owned(), tier.scope, Arc::new(store));
             opened.members.push(Member { name, scope, store });
             opened.planned.push(tier);
         }
-        let failures = sights.into_iter().filter_map(|sight| sight.failure);
+        let failures = probes.into_iter().filter_map(|probe| probe.failure);
         let saved = opened.unusable.len();
         opened.unusable.extend(failures);
         can_save |= saved == opened.unusable.len();
@@ -93,7 +93,7 @@ fn belongs_to_others(error: &Error) -> bool {
 
 /// View of a tier from one rank.
 #[derive(Debug, Serialize, Deserialize)]
-struct Sight {
+struct TierProbe {
     /// Reason why the rank cannot save there.
     failure: Option<Unusable>,
     /// True if its address is known and valid.
@@ -105,18 +105,18 @@ struct Sight {
 impl Planned {
     /// Returns whether a restore reads the tier: on the tiers of nodes each rank reads its own. All
     /// ranks read a shared tier, so only rank 0, which tries more writes, may have failed.
-    fn is_read(&self, sights: &[Sight]) -> bool {
-        let is_readable = |sight: &Sight| {
-            sight.failure.as_ref().is_none_or(|failure| failure.reads != Reads::Nothing)
+    fn is_read(&self, probes: &[TierProbe]) -> bool {
+        let is_readable = |probe: &TierProbe| {
+            probe.failure.as_ref().is_none_or(|failure| failure.reads != Reads::Nothing)
         };
-        let has_store = sights.iter().all(|sight| sight.has_store);
+        let has_store = probes.iter().all(|probe| probe.has_store);
         has_store
             && match self.scope {
                 Scope::Shared => {
-                    let (first, others) = sights.split_first().expect("rank 0 is there");
+                    let (first, others) = probes.split_first().expect("rank 0 is there");
                     is_readable(first) && others.iter().all(|other| other.failure.is_none())
                 }
-                Scope::Node => sights.iter().any(is_readable),
+                Scope::Node => probes.iter().any(is_readable),
             }
     }
 }
@@ -137,9 +137,9 @@ impl Opening<'_> {
         let is_first = ranks.rank() == 0;
         let first = is_first.then(|| self.first(is_shared.then_some(&*mark)));
         let is_marked = is_shared && matches!(first, Some(Ok(_)));
-        let told =
+        let marks =
             ranks.gather_bytes(if is_marked { mark.as_bytes() } else { b"" })?.swap_remove(0);
-        let own = first.unwrap_or_else(|| self.after_first(&String::from_utf8_lossy(&told)));
+        let own = first.unwrap_or_else(|| self.after_first(&String::from_utf8_lossy(&marks)));
         ranks.gather_bytes(b"")?; // all have looked
         Ok(own.map(|(place, store)| {
             if is_marked {
@@ -173,7 +173,7 @@ impl Opening<'_> {
         while !place.exists(mark)? {
             if Instant::now() >= end {
                 let reason =
-                    "what rank 0 has written there is not here: is it shared by all nodes?";
+                    "the file that rank 0 wrote is not visible: is it shared by all nodes?";
                 let absent = io::Error::new(io::ErrorKind::NotFound, reason);
                 return Err(IoError::at(&place.path(""), "use")(absent).into());
             }
@@ -206,29 +206,29 @@ impl Opening<'_> {
     }
 }
 
-/// Returns the tier at a path or URL. Each request to an object store times out after `patience`,
+/// Returns the tier at a path or URL. Each request to an object store times out after `timeout`,
 /// or the store's own if that is shorter. Accesses nothing.
 ///
 /// # Errors
 /// If a URL is not that of a usable object store.
-pub fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, Error> {
-    place_with(address, patience, Mode::Run)
+pub fn place(address: &str, timeout: Duration) -> Result<Arc<dyn Tier>, Error> {
+    place_with(address, timeout, Mode::Run)
 }
 
 /// Returns the tier like [`place`], with another mode for new files of a file system.
 ///
 /// # Errors
 /// Those of [`place`].
-pub fn place_with(address: &str, patience: Duration, mode: Mode) -> Result<Arc<dyn Tier>, Error> {
+pub fn place_with(address: &str, timeout: Duration, mode: Mode) -> Result<Arc<dyn Tier>, Error> {
     if is_remote(address) {
-        return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));
+        return Ok(Arc::new(ObjectTier::new(remote(address, timeout)?)));
     }
     Ok(Arc::new(LocalTier::new(address).with_mode(mode)))
 }
 
-fn remote(address: &str, patience: Duration) -> Result<Remote, IoError> {
+fn remote(address: &str, timeout: Duration) -> Result<Remote, IoError> {
     let own = RemoteOptions::default();
-    let options = RemoteOptions { patience: own.patience.min(patience), ..own };
+    let options = RemoteOptions { patience: own.patience.min(timeout), ..own };
     Remote::open_with(address, options)
 }
 

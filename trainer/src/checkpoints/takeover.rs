@@ -54,7 +54,7 @@ impl Checkpointer {
         trainer: &Trainer<'_>,
     ) -> Outcome<NotSaved> {
         self.saves.failed += 1;
-        self.owed = self.owed.union(self.due);
+        self.pending_tiers = self.pending_tiers.union(self.due);
         let tier = self.present().name.clone();
         let position = self.save_tier.position();
         let after = self.save_tier.failed();
@@ -85,7 +85,7 @@ impl Checkpointer {
     /// Directs the next save to the tier that is in use now, and copies from there.
     fn save_on_present_tier(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
         // Copies from the tier before are aborted: the next save makes up for them.
-        self.owed = self.owed.union(std::mem::take(&mut self.submitted));
+        self.pending_tiers = self.pending_tiers.union(std::mem::take(&mut self.submitted));
         let store = Arc::clone(&self.present().store);
         self.saver().save_on(store);
         self.start_copies(trainer)

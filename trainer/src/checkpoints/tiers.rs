@@ -83,16 +83,16 @@ impl Planned {
     }
 }
 
-/// Describes anything unusual about the place of a tier.
-pub fn doubts(tier: &Planned) -> Option<String> {
+/// Returns a warning about the file system of a tier, if it does not suit the tier.
+pub fn path_warning(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
     let Filesystem { name: kind, medium } = tier.filesystem()?;
-    let doubt = match (medium, scope) {
+    let warning = match (medium, scope) {
         (Medium::Ephemeral, _) => "does not survive a restart of the machine or its container",
         (Medium::Network, Scope::Node) => "is a network file system, not a disk of this node",
         _ => return None,
     };
-    Some(format!("tier {name}: {address} ({kind}) {doubt}"))
+    Some(format!("tier {name}: {address} ({kind}) {warning}"))
 }
 
 #[cfg(test)]

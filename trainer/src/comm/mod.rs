@@ -79,7 +79,7 @@ pub fn run(
             0 => Ok(()),
             wrong => {
                 let wrong = count(wrong as usize, "wrong element");
-                let text = format!("{wrong}: data was changed on its way");
+                let text = format!("{wrong}: data was corrupted in transit");
                 Err(Failure::new(ExitCode::Numerical, anyhow::anyhow!(text)))
             }
         }

@@ -106,7 +106,7 @@ impl CommReport {
     /// Describes slow pairs. On one node the ends are ranks, which have no adapter between them.
     fn slow_pairs(&self, SlowPairs { slow, common_end }: &SlowPairs) -> Vec<String> {
         let are_nodes = self.hosts.iter().any(|host| *host != self.hosts[0]);
-        let hint = if are_nodes { ": look at its adapter" } else { "" };
+        let hint = if are_nodes { ": check its adapter" } else { "" };
         let name =
             |end: usize| format!("{} is at one end of every slow link{hint}", self.name(end));
         self.slow(slow).into_iter().chain(common_end.map(name)).collect()
@@ -199,7 +199,7 @@ mod tests {
     fn only_a_node_has_an_adapter_to_look_at() {
         let slow = SlowPairs { slow: SlowLinks { links: Vec::new() }, common_end: Some(2) };
         let nodes = report(["a", "b", "c"]).slow_pairs(&slow);
-        assert_eq!(nodes, ["rank 2 (c) is at one end of every slow link: look at its adapter"]);
+        assert_eq!(nodes, ["rank 2 (c) is at one end of every slow link: check its adapter"]);
         let ranks = report(["a", "a", "a"]).slow_pairs(&slow);
         assert_eq!(ranks, ["rank 2 (a) is at one end of every slow link"]);
     }

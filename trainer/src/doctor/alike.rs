@@ -1,7 +1,7 @@
 //! Check that nodes are equal: in versions, and in everything else that identifies a node.
 
 use launch::bootstrap::World;
-use launch::doctor::{About, Finding, Group, Scope};
+use launch::doctor::{CheckDesc, Finding, Group, Scope};
 use record::machine::NodeIdentity;
 
 use super::Found;
@@ -10,22 +10,22 @@ use crate::ranks::Ranks;
 use crate::run::identity_with_libraries;
 use record::{NodeGroup, NodeReport, node_anomalies, node_groups};
 
-pub(super) const VERSIONS: About = About {
+pub(super) const VERSIONS: CheckDesc = CheckDesc {
     name: "versions",
     group: Group::Nodes,
     scope: Scope::World,
-    looks_at: "versions of yardstick, the MPI library, and the CUDA driver and libraries",
+    inspects: "versions of yardstick, the MPI library, and the CUDA driver and libraries",
     thresholds: "fails where a node differs: ranks of different versions may not understand each \
                  other, and do not compute the same bits",
     remedy: "use one image by its digest, and one driver on all nodes",
     fault: "trainer/src/doctor/alike.rs: nodes_that_differ_are_named",
 };
 
-pub(super) const NODES: About = About {
+pub(super) const NODES: CheckDesc = CheckDesc {
     name: "nodes",
     group: Group::Nodes,
     scope: Scope::World,
-    looks_at: "firmware, BIOS, microcode, kernel and its settings, adapters and links, GPU models",
+    inspects: "firmware, BIOS, microcode, kernel and its settings, adapters and links, GPU models",
     thresholds: "warns where a node differs: it may be slower, and is the first to suspect",
     remedy: "bring the nodes that are named to the state of the others",
     fault: "trainer/src/doctor/alike.rs: nodes_that_differ_are_named",

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use launch::doctor::{About, HOST_CHECKS};
+use launch::doctor::{CheckDesc, HOST_CHECKS};
 
 use super::{alike, clock, gpu_health, gpus, links, object_store, tiers, transports, xid};
 
 /// Returns all checks, in the order of the table.
-pub(super) fn catalog() -> Vec<&'static About> {
-    let of_hosts = HOST_CHECKS.iter().map(|check| check.about());
+pub(super) fn catalog() -> Vec<&'static CheckDesc> {
+    let of_hosts = HOST_CHECKS.iter().map(|check| check.desc());
     let others = [
         &gpus::GPUS,
         &gpu_health::ECC,
@@ -39,7 +39,7 @@ impl Required {
     /// # Errors
     /// A sentence about a name that no check has.
     pub fn of(names: &[String]) -> Result<Self, String> {
-        let known: Vec<_> = catalog().iter().map(|about| about.name).collect();
+        let known: Vec<_> = catalog().iter().map(|desc| desc.name).collect();
         match names.iter().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(format!("{name}: expected one of: {}", known.join(", "))),
             None => Ok(Self(names.iter().cloned().collect())),
@@ -64,13 +64,13 @@ mod tests {
             "| check | who | looks at | warns and fails | what to do | its fault is planted by |\n\
              | --- | --- | --- | --- | --- | --- |\n"
                 .to_owned();
-        for about in catalog() {
-            let About { name, scope, looks_at, thresholds, remedy, fault, .. } = about;
+        for desc in catalog() {
+            let CheckDesc { name, scope, inspects, thresholds, remedy, fault, .. } = desc;
             let who = scope.name();
             let (file, test) = fault.split_once(": ").expect("a file and a test");
             writeln!(
                 text,
-                "| `{name}` | {who} | {looks_at} | {thresholds} | {remedy} | `{test}` in `{file}` |"
+                "| `{name}` | {who} | {inspects} | {thresholds} | {remedy} | `{test}` in `{file}` |"
             )
             .unwrap();
         }
@@ -112,24 +112,24 @@ mod tests {
 
     #[test]
     fn every_check_has_a_test_that_plants_its_fault() {
-        for about in catalog() {
-            let (file, test) = about.fault.split_once(": ").unwrap();
+        for desc in catalog() {
+            let (file, test) = desc.fault.split_once(": ").unwrap();
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let found = test_of(&text, test);
-            let found = found.unwrap_or_else(|| panic!("{}: no {}", about.name, about.fault));
-            let name = about.name;
+            let found = found.unwrap_or_else(|| panic!("{}: no {}", desc.name, desc.fault));
+            let name = desc.name;
             let names = [format!("\"{name}\""), type_name(name), name.to_uppercase() + ".name"];
             let is_named = names.iter().any(|name| found.contains(name));
             // A file of one check does not say which check it tests.
             let is_of_file = file.ends_with(&format!("/{name}.rs"));
-            assert!(is_named || is_of_file, "{}: it does not look at {name}", about.fault);
+            assert!(is_named || is_of_file, "{}: it does not look at {name}", desc.fault);
         }
     }
 
     #[test]
     fn names_are_unique_and_unknown_ones_are_refused() {
-        let names: Vec<_> = catalog().iter().map(|about| about.name.to_owned()).collect();
+        let names: Vec<_> = catalog().iter().map(|desc| desc.name.to_owned()).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         let required = Required::of(&names).unwrap();
         assert!(required.contains("gdr") && required.contains("memlock"));

@@ -8,18 +8,18 @@
 use std::time::UNIX_EPOCH;
 
 use collectives::{Channel, Operation};
-use launch::doctor::{About, Finding, Group, Scope};
+use launch::doctor::{CheckDesc, Finding, Group, Scope};
 
 use super::{Found, Place};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use record::statistics::Distribution;
 
-pub(super) const CLOCK: About = About {
+pub(super) const CLOCK: CheckDesc = CheckDesc {
     name: "clock",
     group: Group::Nodes,
     scope: Scope::World,
-    looks_at: "wall-clock times that rank 0 exchanges with each node, less half of the round \
+    inspects: "wall-clock times that rank 0 exchanges with each node, less half of the round \
                trip: how far any two nodes are apart at least",
     thresholds: "warns above 0.1 s (logs and traces of nodes cannot be put in order); fails above \
                  2 s (no time service: object stores and TLS refuse requests at minutes)",

@@ -1,7 +1,7 @@
 //! Health of each GPU that a rank sees, by NVML: memory and its errors, clocks, and the PCIe link.
 
 use device::cuda::{self, DeviceProperties};
-use launch::doctor::{About, Check, Context, Finding, Group, Scope};
+use launch::doctor::{Check, CheckDesc, Context, Finding, Group, Scope};
 
 use telemetry::hardware::{GpuHealth, GpuMemoryUse};
 
@@ -25,33 +25,33 @@ pub(super) const NO_GPU: &str = "no GPU";
 /// Least memory in use that shows another process: the driver's own is less, a CUDA context more.
 const OTHERS_BYTES: u64 = 128 << 20;
 
-pub(super) const ECC: About = About {
+pub(super) const ECC: CheckDesc = CheckDesc {
     name: "ecc",
     group: Group::Gpu,
     scope: Scope::Rank,
-    looks_at: "NVML: uncorrected ECC errors since the driver started, and rows that were remapped",
+    inspects: "NVML: uncorrected ECC errors since the driver started, and rows that were remapped",
     thresholds: "fails from the first uncorrected error on (a result may be wrong), and where a \
                  row could not be remapped; warns where remapping waits for a reset",
     remedy: "reset the GPU (`nvidia-smi -r`) or restart the node; replace it if that comes back",
     fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
 };
 
-pub(super) const CLOCKS: About = About {
+pub(super) const CLOCKS: CheckDesc = CheckDesc {
     name: "gpu_clocks",
     group: Group::Gpu,
     scope: Scope::Rank,
-    looks_at: "NVML: reasons for which clocks are held down",
+    inspects: "NVML: reasons for which clocks are held down",
     thresholds: "warns for slowdowns by hardware, by heat, and by the power brake; a power cap is \
                  met in a healthy machine",
     remedy: "check cooling and power supply of the node",
     fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
 };
 
-pub(super) const MEMORY: About = About {
+pub(super) const MEMORY: CheckDesc = CheckDesc {
     name: "gpu_memory",
     group: Group::Gpu,
     scope: Scope::Rank,
-    looks_at: "NVML: memory in use before the doctor itself uses any, and the processes that hold \
+    inspects: "NVML: memory in use before the doctor itself uses any, and the processes that hold \
                it; on GPUs the memory plan of --workload",
     thresholds: "warns from 128 MiB on, which a process of another or an earlier job holds; fails \
                  where the plan does not fit into the rest",
@@ -60,11 +60,11 @@ pub(super) const MEMORY: About = About {
     fault: "tests/cuda_doctor.rs: memory_that_others_use_warns_and_fails",
 };
 
-pub(super) const PCIE: About = About {
+pub(super) const PCIE: CheckDesc = CheckDesc {
     name: "gpu_pcie",
     group: Group::Gpu,
     scope: Scope::Rank,
-    looks_at: "NVML: lanes of the PCIe link in use, and those that GPU and slot have; not its \
+    inspects: "NVML: lanes of the PCIe link in use, and those that GPU and slot have; not its \
                generation, which falls while the GPU is idle",
     thresholds: "warns of fewer lanes: a link that came up degraded has less bandwidth to host \
                  memory and adapters",
@@ -103,7 +103,7 @@ pub(super) fn worst(all: &[Finding], good: &str) -> Finding {
 }
 
 impl Check for Ecc {
-    fn about(&self) -> &'static About {
+    fn desc(&self) -> &'static CheckDesc {
         &ECC
     }
 
@@ -119,13 +119,13 @@ fn errors(gpu: &GpuHealth) -> Option<Finding> {
         }
         Some(0) if gpu.remapping_waits => Some(Finding::warn("a row waits to be remapped", "none")),
         Some(0) => None,
-        None => Some(Finding::skip("it has no ECC, or does not tell")),
+        None => Some(Finding::skip("it has no ECC, or does not report it")),
         Some(errors) => Some(Finding::fail(format!("{errors} uncorrected ECC errors"), "none")),
     }
 }
 
 impl Check for GpuClocks {
-    fn about(&self) -> &'static About {
+    fn desc(&self) -> &'static CheckDesc {
         &CLOCKS
     }
 
@@ -133,13 +133,13 @@ impl Check for GpuClocks {
         of_each("none", |gpu| match &gpu.throttled {
             Some(reasons) if reasons.is_empty() => None,
             Some(reasons) => Some(Finding::warn(reasons.join(", "), "no reason of these")),
-            None => Some(Finding::skip("it does not tell")),
+            None => Some(Finding::skip("the driver does not report it")),
         })
     }
 }
 
 impl Check for GpuMemory {
-    fn about(&self) -> &'static About {
+    fn desc(&self) -> &'static CheckDesc {
         &MEMORY
     }
 
@@ -150,7 +150,7 @@ impl Check for GpuMemory {
         let needed_bytes = self.needed_bytes.map(|bytes| bytes * sharing as u64);
         of_each("not in use", |gpu| match &gpu.memory {
             Some(memory) => judge(memory, needed_bytes),
-            None => Some(Finding::skip("it is divided, or does not tell")),
+            None => Some(Finding::skip("it is partitioned, or does not report it")),
         })
     }
 }
@@ -168,11 +168,12 @@ fn judge(memory: &GpuMemoryUse, needed_bytes: Option<u64>) -> Option<Finding> {
         let free = format!("{found}, {} MiB free", free_bytes >> 20);
         return Some(Finding::fail(free, format!("{} MiB for the workload", needed >> 20)));
     }
-    (*used_bytes >= OTHERS_BYTES).then(|| Finding::warn(found, "memory that nobody uses"))
+    (*used_bytes >= OTHERS_BYTES)
+        .then(|| Finding::warn(found, "no memory in use by other processes"))
 }
 
 impl Check for GpuPcie {
-    fn about(&self) -> &'static About {
+    fn desc(&self) -> &'static CheckDesc {
         &PCIE
     }
 
@@ -183,7 +184,7 @@ impl Check for GpuPcie {
                 Some(Finding::warn(found, format!("{} lanes", lanes.max)))
             }
             Some(_) => None,
-            None => Some(Finding::skip("it does not tell")),
+            None => Some(Finding::skip("the driver does not report it")),
         })
     }
 }

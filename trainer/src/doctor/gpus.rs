@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use device::cuda::{self, DeviceProperties, Libraries, Required};
-use launch::doctor::{About, Check, Context, Finding, Group, Scope};
+use launch::doctor::{Check, CheckDesc, Context, Finding, Group, Scope};
 
 use super::gpu_health::NO_GPU;
 use telemetry::hardware::lost_gpus;
@@ -11,11 +11,11 @@ use telemetry::hardware::lost_gpus;
 /// Check of the GPUs and their libraries.
 pub(super) struct Gpus;
 
-pub(super) const GPUS: About = About {
+pub(super) const GPUS: CheckDesc = CheckDesc {
     name: "gpus",
     group: Group::Gpu,
     scope: Scope::Rank,
-    looks_at: "the CUDA devices of the rank, those that NVML has lost, and the libraries that \
+    inspects: "the CUDA devices of the rank, those that NVML has lost, and the libraries that \
                training needs",
     thresholds: "fails where the driver has lost a GPU (it has fallen off the bus: XID 79); with \
                  --device cuda: fails without a device or a library, warns where ranks of a node \
@@ -27,7 +27,7 @@ pub(super) const GPUS: About = About {
 };
 
 impl Check for Gpus {
-    fn about(&self) -> &'static About {
+    fn desc(&self) -> &'static CheckDesc {
         &GPUS
     }
 

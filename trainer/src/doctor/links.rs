@@ -1,18 +1,18 @@
 //! Slow links between nodes, measured as `yardstick comm --pairs` does.
 
 use launch::bootstrap::World;
-use launch::doctor::{About, Finding, Group, Scope};
+use launch::doctor::{CheckDesc, Finding, Group, Scope};
 
 use super::{Found, Place};
 use crate::comm::{Pairs, measure_pairs};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
-pub(super) const LINKS: About = About {
+pub(super) const LINKS: CheckDesc = CheckDesc {
     name: "links",
     group: Group::Network,
     scope: Scope::World,
-    looks_at: "the rate between every two nodes in both directions, messages of 1 MiB over MPI; \
+    inspects: "the rate between every two nodes in both directions, messages of 1 MiB over MPI; \
                up to 16 nodes, more with --links",
     thresholds: "warns for a link below 70 % of a good one (the upper quartile), measured three \
                  times",
@@ -37,7 +37,7 @@ pub(super) fn measure(
     let finding = match nodes {
         1 => Finding::skip("one node"),
         _ if nodes > NODES_MAX && !is_asked_for => {
-            Finding::skip(format!("{nodes} nodes: takes longer, give --links"))
+            Finding::skip(format!("{nodes} nodes take longer: give --links to measure them"))
         }
         _ => judge(&measure_pairs(ranks, world, MESSAGE_BYTES)?, places),
     };

@@ -150,7 +150,7 @@ impl Doctor<'_> {
         together.push(links::measure(self.world, self.ranks, &places, self.options.links)?);
         let has_rdma = all.iter().map(|rank| rank.has_rdma).collect();
         let network = transports::Network { world: self.world, ranks: self.ranks, has_rdma };
-        let connected = network.look(&self.options.config, nccl_log)?;
+        let connected = network.probe(&self.options.config, nccl_log)?;
         together.extend(connected.found);
         // Last, so that errors during the checks count.
         let xid = Found::new(XID.name, xids.finding(&context.host_root));
@@ -182,12 +182,12 @@ impl Doctor<'_> {
         let gpus: [&dyn Check; 5] = [&Gpus, &Ecc, &GpuClocks, &gpu_memory, &GpuPcie];
         let of_tiers = of_tiers.iter().map(|check| check as &dyn Check);
         let is_first = self.world.placement.local_rank == 0;
-        let runs = |check: &&dyn Check| match check.about().scope {
+        let runs = |check: &&dyn Check| match check.desc().scope {
             Scope::Node => is_first,
             Scope::Rank | Scope::World => true,
         };
         let checks = HOST_CHECKS.into_iter().chain(gpus).chain(of_tiers).filter(runs);
-        Ok(checks.map(|check| Found::new(check.about().name, check.run(context))).collect())
+        Ok(checks.map(|check| Found::new(check.desc().name, check.run(context))).collect())
     }
 
     fn context(&self, plan: Option<&RankPlan>) -> Context {

@@ -4,20 +4,20 @@
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use checkpoint::remote::{Remote, RemoteOptions};
-use launch::doctor::{About, Finding, Group, Scope};
+use launch::doctor::{CheckDesc, Finding, Group, Scope};
 use record::files::IoError;
 
 /// Size of the object that is written and read.
 const BYTES: usize = 8 << 20;
 
 /// Time for which a request is retried.
-const PATIENCE: Duration = Duration::from_secs(8);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(8);
 
-pub(super) const OBJECT_STORE: About = About {
+pub(super) const OBJECT_STORE: CheckDesc = CheckDesc {
     name: "object_store",
     group: Group::Storage,
     scope: Scope::Node,
-    looks_at: "checkpoint.object.path: 8 MiB are put, read and deleted, and an object is put that \
+    inspects: "checkpoint.object.path: 8 MiB are put, read and deleted, and an object is put that \
                must not exist (If-None-Match)",
     thresholds: "fails where any of it does, and where the store ignores the condition: two runs \
                  could then commit the same checkpoint",
@@ -27,15 +27,15 @@ pub(super) const OBJECT_STORE: About = About {
 };
 
 /// Puts, reads and deletes objects with names of their own.
-pub(super) fn look_at(address: &str) -> Finding {
-    let options = RemoteOptions { patience: PATIENCE, ..RemoteOptions::default() };
-    match Remote::open_with(address, options).and_then(|remote| tried(&remote)) {
+pub(super) fn check_store(address: &str) -> Finding {
+    let options = RemoteOptions { patience: RETRY_TIMEOUT, ..RemoteOptions::default() };
+    match Remote::open_with(address, options).and_then(|remote| round_trip(&remote)) {
         Ok(finding) => finding,
         Err(error) => Finding::fail(error.to_string(), "put, get and delete"),
     }
 }
 
-fn tried(remote: &Remote) -> Result<Finding, IoError> {
+fn round_trip(remote: &Remote) -> Result<Finding, IoError> {
     let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     let key = format!("DOCTOR-{now:x}-{}-{}", record::machine::host_name(), std::process::id());
     let started = Instant::now();
@@ -49,7 +49,7 @@ fn tried(remote: &Remote) -> Result<Finding, IoError> {
     let honours_condition = remote.honours_exclusive_put(&key)?;
     Ok(match (is_same && is_gone, honours_condition) {
         (false, _) => {
-            Finding::fail("it does not keep what was put, or what was deleted", "it does")
+            Finding::fail("reads differ from earlier puts and deletes", "consistent reads")
         }
         (_, false) => Finding::fail("it ignores If-None-Match", "it refuses an object that exists"),
         _ => Finding::pass(format!("{} put, {} read", rate(put), rate(read))),

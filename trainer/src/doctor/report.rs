@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use launch::doctor::{About, Finding, Group, Scope, Status};
+use launch::doctor::{CheckDesc, Finding, Group, Scope, Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,54 +13,55 @@ use super::{Found, RankFindings};
 /// Version of the schema.
 const SCHEMA: u32 = 1;
 
-/// The result of `yardstick doctor`.
+/// Report of `yardstick doctor`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorReport {
     /// Version of this schema.
     pub(crate) schema: u32,
     /// Version of yardstick.
     pub(crate) yardstick: String,
-    /// The worst status of all checks, `pass` if none warns or fails; `fail` is exit code 3.
+    /// Worst status of all checks; `pass` if none warns or fails. `fail` is exit code 3.
     pub(crate) status: Status,
     /// Host of every rank.
     pub(crate) hosts: Vec<String>,
     /// Number of nodes.
     pub(crate) nodes: usize,
-    /// How long it took.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
-    /// Every check there is.
+    /// All checks that ran.
     pub(crate) checks: Vec<CheckReport>,
 }
 
-/// What a check has found.
+/// Results of a check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CheckReport {
     /// Name of the check.
     pub(crate) name: String,
-    /// What it is about.
+    /// Subject of the check.
     pub(crate) group: Group,
-    /// The worst status of its results.
+    /// Worst status of its results.
     pub(crate) status: Status,
-    /// Whether `--require` names it: warnings and skips are then failures.
+    /// True if `--require` names it: warnings and skips are then failures.
     pub(crate) required: bool,
-    /// What to do; `null` unless it warns or fails.
+    /// Action to take; `null` unless it warns or fails.
     pub(crate) remedy: Option<String>,
     /// Different results, the worst first.
     pub(crate) results: Vec<CheckResult>,
 }
 
-/// What was found on some ranks.
+/// Result that some ranks have in common.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CheckResult {
-    /// How it is.
+    /// Status of the result.
     pub(crate) status: Status,
-    /// What was found; why there was nothing to look at.
+    /// Description of what was found, or the reason of a skip.
     pub(crate) found: String,
-    /// What was expected; `null` where that was found.
+    /// Expectation; `null` if it was met.
     pub(crate) expected: Option<String>,
-    /// The ranks that found this, or the first ranks of nodes; all where they looked together.
+    /// Ranks with this result: the first rank of each node for checks of nodes, and all ranks for
+    /// checks of the whole job.
     pub(crate) ranks: Vec<usize>,
-    /// Their hosts, each once.
+    /// Hosts of these ranks, each once.
     pub(crate) hosts: Vec<String>,
 }
 
@@ -72,9 +73,9 @@ impl DoctorReport {
         required: &Required,
         took: Duration,
     ) -> Self {
-        let report = |about: &&'static About| {
-            let found = Gathered::of(about, all, &together);
-            CheckReport::new(about, found, all, required.contains(about.name))
+        let report = |desc: &&'static CheckDesc| {
+            let found = Gathered::of(desc, all, &together);
+            CheckReport::new(desc, found, all, required.contains(desc.name))
         };
         let checks: Vec<_> = catalog().iter().filter_map(report).collect();
         let nodes: BTreeSet<_> = all.iter().map(|rank| rank.place.node).collect();
@@ -100,16 +101,16 @@ fn overall(checks: &[CheckReport]) -> Status {
 struct Gathered(BTreeMap<Finding, Vec<usize>>);
 
 impl Gathered {
-    fn of(about: &About, all: &[RankFindings], together: &[Found]) -> Self {
+    fn of(desc: &CheckDesc, all: &[RankFindings], together: &[Found]) -> Self {
         let mut gathered = Self(BTreeMap::new());
-        if about.scope == Scope::World {
-            for found in together.iter().filter(|found| found.check == about.name) {
+        if desc.scope == Scope::World {
+            for found in together.iter().filter(|found| found.check == desc.name) {
                 gathered.0.insert(found.finding.clone(), (0..all.len()).collect());
             }
             return gathered;
         }
         for (rank, findings) in all.iter().enumerate() {
-            for found in findings.found.iter().filter(|found| found.check == about.name) {
+            for found in findings.found.iter().filter(|found| found.check == desc.name) {
                 gathered.0.entry(found.finding.clone()).or_default().push(rank);
             }
         }
@@ -120,7 +121,7 @@ impl Gathered {
 impl CheckReport {
     /// Creates the report of a check; `None` if it did not run.
     fn new(
-        about: &About,
+        desc: &CheckDesc,
         Gathered(found): Gathered,
         all: &[RankFindings],
         required: bool,
@@ -140,11 +141,11 @@ impl CheckReport {
         let results: Vec<_> = found.into_iter().rev().map(result).collect();
         let status = results.iter().map(|result| result.status).max()?;
         Some(Self {
-            name: about.name.to_owned(),
-            group: about.group,
+            name: desc.name.to_owned(),
+            group: desc.group,
             status,
             required,
-            remedy: (status >= Status::Warn).then(|| about.remedy.to_owned()),
+            remedy: (status >= Status::Warn).then(|| desc.remedy.to_owned()),
             results,
         })
     }

@@ -26,13 +26,13 @@ impl DoctorReport {
     /// Returns a line for each result that warns or fails, unless many expect the same, and one for
     /// all other results of the same status.
     fn lines(&self, check: &CheckReport) -> Vec<[String; 5]> {
-        let alike = |a: &CheckResult, b: &CheckResult| {
+        let merged = |a: &CheckResult, b: &CheckResult| {
             a.status == b.status && (a.status < Status::Warn || a.expected == b.expected)
         };
         let mut results = check.results.clone();
         results.sort_by(|a, b| (b.status, &a.expected).cmp(&(a.status, &b.expected)));
         let mut lines = Vec::new();
-        for group in results.chunk_by(alike) {
+        for group in results.chunk_by(merged) {
             if group[0].status >= Status::Warn && group.len() <= NAMED_MAX {
                 lines.extend(group.iter().map(|result| self.line(check, result)));
             } else {
@@ -52,7 +52,7 @@ impl DoctorReport {
     /// failure are all named.
     fn place(&self, check: &CheckReport, result: &CheckResult) -> String {
         if check.results.iter().all(|other| other.status == result.status)
-            && check.looked_at(result)
+            && check.is_of_all_ranks(result)
         {
             return "all".to_owned();
         }
@@ -91,21 +91,21 @@ impl DoctorReport {
 
 impl CheckReport {
     /// Returns whether a result is that of all ranks that ran the check.
-    fn looked_at(&self, result: &CheckResult) -> bool {
+    fn is_of_all_ranks(&self, result: &CheckResult) -> bool {
         let ranks: usize = self.results.iter().map(|result| result.ranks.len()).sum();
         result.ranks.len() == ranks
     }
 }
 
 /// Merges results that are alike into one.
-fn together(alike: &[CheckResult]) -> CheckResult {
-    let mut found: Vec<_> = alike.iter().map(|result| result.found.clone()).collect();
+fn together(merged: &[CheckResult]) -> CheckResult {
+    let mut found: Vec<_> = merged.iter().map(|result| result.found.clone()).collect();
     found.sort();
-    let mut ranks: Vec<_> = alike.iter().flat_map(|result| result.ranks.clone()).collect();
+    let mut ranks: Vec<_> = merged.iter().flat_map(|result| result.ranks.clone()).collect();
     ranks.sort_unstable();
-    let hosts: BTreeSet<_> = alike.iter().flat_map(|result| result.hosts.clone()).collect();
+    let hosts: BTreeSet<_> = merged.iter().flat_map(|result| result.hosts.clone()).collect();
     let hosts = hosts.into_iter().collect();
-    CheckResult { found: named(&found, "; "), ranks, hosts, ..alike[0].clone() }
+    CheckResult { found: named(&found, "; "), ranks, hosts, ..merged[0].clone() }
 }
 
 /// Formats numbers in ascending order, as in `2-5, 8`.

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use checkpoint::tier::Scope as TierScope;
-use launch::doctor::{About, Check, Context, Finding, Group, Scope, Status};
+use launch::doctor::{Check, CheckDesc, Context, Finding, Group, Scope, Status};
 
-use super::object_store::{OBJECT_STORE, look_at};
+use super::object_store::{OBJECT_STORE, check_store};
 use crate::checkpoints::bench::{Load, TierRates, bench};
-use crate::checkpoints::tiers::{Planned, doubts};
+use crate::checkpoints::tiers::{Planned, path_warning};
 use crate::time_limit::within;
 
 /// Load that is written and read on each measuring node.
@@ -29,18 +29,18 @@ const WRITE_GIB_PER_SECOND_MIN: f64 = 0.1;
 /// Checkpoints that a tier holds at once: the newest, and the one being written.
 const CHECKPOINTS_AT_ONCE: u64 = 2;
 
-pub(super) const NVME: About = About {
+pub(super) const NVME: CheckDesc = CheckDesc {
     name: "tier_nvme",
-    looks_at: "checkpoint.nvme.path or LOCAL_CHECKPOINT_DIR: 64 MiB are written, read and removed",
+    inspects: "checkpoint.nvme.path or LOCAL_CHECKPOINT_DIR: 64 MiB are written, read and removed",
     fault: "tests/doctor.rs: a_tier_that_cannot_be_written_fails",
     ..SHARED
 };
 
-pub(super) const SHARED: About = About {
+pub(super) const SHARED: CheckDesc = CheckDesc {
     name: "tier_shared",
     group: Group::Storage,
     scope: Scope::Node,
-    looks_at: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by 16 \
+    inspects: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by 16 \
                nodes at once; the others write and read 1 MiB, and no rate of theirs is judged",
     thresholds: "fails where it cannot be written within 20 s, or has no room for two checkpoints \
                  of --workload; warns below 0.1 GiB/s (minutes for a small model), where the file \
@@ -54,7 +54,7 @@ pub(super) const SHARED: About = About {
 
 /// Check of a tier, if the tier is configured.
 pub(super) struct TierCheck<'a> {
-    about: &'static About,
+    desc: &'static CheckDesc,
     tier: Option<&'a Planned>,
     /// Size of a checkpoint, where it is known.
     checkpoint_bytes: Option<u64>,
@@ -70,17 +70,17 @@ impl<'a> TierCheck<'a> {
         node: usize,
     ) -> Vec<Self> {
         let named = [("nvme", &NVME), ("shared", &SHARED), ("object", &OBJECT_STORE)];
-        let check = |(name, about)| {
+        let check = |(name, desc)| {
             let tier = tiers.iter().find(|tier| tier.name == name);
-            Self { about, tier, checkpoint_bytes, node }
+            Self { desc, tier, checkpoint_bytes, node }
         };
         named.into_iter().map(check).collect()
     }
 }
 
 impl Check for TierCheck<'_> {
-    fn about(&self) -> &'static About {
-        self.about
+    fn desc(&self) -> &'static CheckDesc {
+        self.desc
     }
 
     fn run(&self, context: &Context) -> Finding {
@@ -89,10 +89,10 @@ impl Check for TierCheck<'_> {
             return Finding::fail("no path of it is known on this node", "the same as on rank 0");
         }
         let needed_bytes = self.needed_bytes(tier, context);
-        let looked_at = tier.clone();
+        let checked = tier.clone();
         let load = self.load(tier);
-        match within(ANSWERS_WITHIN, move || look(&looked_at, load, needed_bytes)) {
-            Ok(finding) => finding.unwrap_or_else(|| silent(tier)),
+        match within(ANSWERS_WITHIN, move || check_tier(&checked, load, needed_bytes)) {
+            Ok(finding) => finding.unwrap_or_else(|| no_answer(tier)),
             Err(error) => Finding::fail(error.to_string(), "raise the limit"),
         }
     }
@@ -116,10 +116,10 @@ impl TierCheck<'_> {
 }
 
 /// Checks a tier; any step may hang with its storage.
-fn look(tier: &Planned, load: Load, needed_bytes: Option<u64>) -> Finding {
+fn check_tier(tier: &Planned, load: Load, needed_bytes: Option<u64>) -> Finding {
     let address = &tier.address;
     if tier.is_object() {
-        return look_at(address);
+        return check_store(address);
     }
     let folder = existing(Path::new(address));
     let finding = match bench(&folder.to_string_lossy(), load) {
@@ -153,14 +153,14 @@ fn judge(tier: &Planned, rates: &TierRates, needed_bytes: Option<u64>) -> Findin
         Finding::fail(found, format!("{} for two checkpoints", gibibytes(needed)))
     } else if is_measured && *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
         Finding::warn(found, format!("at least {WRITE_GIB_PER_SECOND_MIN} GiB/s"))
-    } else if let Some(doubt) = doubts(tier) {
-        Finding::warn(format!("{doubt}; {found}"), "storage that lasts")
+    } else if let Some(warning) = path_warning(tier) {
+        Finding::warn(format!("{warning}; {found}"), "storage that lasts")
     } else {
         Finding::pass(found)
     }
 }
 
-fn silent(tier: &Planned) -> Finding {
+fn no_answer(tier: &Planned) -> Finding {
     let found = format!("{} has not answered within {ANSWERS_WITHIN:?}", tier.address);
     Finding::fail(found, "an answer")
 }
@@ -245,7 +245,7 @@ mod tests {
             memory_bytes: None,
         };
         let shared = tier(Path::new("/"));
-        let check = TierCheck { about: &SHARED, tier: Some(&shared), checkpoint_bytes, node: 0 };
+        let check = TierCheck { desc: &SHARED, tier: Some(&shared), checkpoint_bytes, node: 0 };
         assert_eq!(check.needed_bytes(&shared, &context), Some(2000));
         let nvme = Planned { scope: TierScope::Node, ..shared.clone() };
         assert_eq!(check.needed_bytes(&nvme, &context), Some(500));
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(existing(&path), folder.path());
         assert_eq!(existing(folder.path()), folder.path());
         assert_eq!(existing(Path::new("absent/b")), Path::new("."));
-        let found = look(&tier(&path), LITTLE, None).found;
+        let found = check_tier(&tier(&path), LITTLE, None).found;
         let said = format!("{} does not exist, in {}: ", path.display(), folder.path().display());
         assert!(found.starts_with(&said), "{found}");
         let unmounted = below(Path::new("/"), "/absent/b", Finding::pass("written and read"));
@@ -280,6 +280,6 @@ mod tests {
 
     #[test]
     fn storage_that_hangs_fails() {
-        assert_eq!(silent(&tier(Path::new("/"))).status, Status::Fail);
+        assert_eq!(no_answer(&tier(Path::new("/"))).status, Status::Fail);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collectives::transports::{Transport, transports};
 use launch::bootstrap::World;
-use launch::doctor::{About, Finding, Group, Scope};
+use launch::doctor::{CheckDesc, Finding, Group, Scope};
 
 use super::Found;
 use crate::config::Config;
@@ -14,11 +14,11 @@ use crate::ranks::Ranks;
 use crate::run::{self, Connected, Evidence, NcclLog};
 use record::{transport_gaps, without_gdr};
 
-pub(super) const TRANSPORTS: About = About {
+pub(super) const TRANSPORTS: CheckDesc = CheckDesc {
     name: "transports",
     group: Group::Network,
     scope: Scope::World,
-    looks_at: "with --device cuda on several ranks: NCCL's log of a small all-reduce",
+    inspects: "with --device cuda on several ranks: NCCL's log of a small all-reduce",
     thresholds: "fails where NCCL does not connect; warns where its log does not name the \
                  transports of a rank, and where pairs use sockets although `rdma_ports` has found \
                  ports that are up",
@@ -28,11 +28,11 @@ pub(super) const TRANSPORTS: About = About {
     fault: "trainer/src/doctor/transports.rs: sockets_beside_rdma_warn",
 };
 
-pub(super) const GDR: About = About {
+pub(super) const GDR: CheckDesc = CheckDesc {
     name: "gdr",
     group: Group::Network,
     scope: Scope::World,
-    looks_at: "the same log: GPUDirect RDMA at both ends of every pair over a network",
+    inspects: "the same log: GPUDirect RDMA at both ends of every pair over a network",
     thresholds: "warns where an end is without it or is not known: no evidence is no evidence",
     remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far \
              apart",
@@ -40,7 +40,7 @@ pub(super) const GDR: About = About {
 };
 
 /// Findings about a network, and whether everything that was opened has been closed.
-pub(super) struct Looked {
+pub(super) struct Probed {
     pub(super) found: Vec<Found>,
     pub(super) is_closed: bool,
 }
@@ -55,15 +55,15 @@ pub(super) struct Network<'a> {
 
 impl Network<'_> {
     /// Connects ranks in the same way as training, and reads NCCL's logs. Collective.
-    pub(super) fn look(&self, config: &Config, log: &NcclLog) -> Outcome<Looked> {
+    pub(super) fn probe(&self, config: &Config, log: &NcclLog) -> Outcome<Probed> {
         let why = match (config.is_on_cuda(), self.ranks.is_alone()) {
             (false, _) => Some("no NCCL without --device cuda"),
             (true, true) => Some("one rank"),
             _ => None,
         };
         if let Some(why) = why {
-            let found = [&TRANSPORTS, &GDR].map(|about| Found::new(about.name, Finding::skip(why)));
-            return Ok(Looked { found: found.into(), is_closed: true });
+            let found = [&TRANSPORTS, &GDR].map(|desc| Found::new(desc.name, Finding::skip(why)));
+            return Ok(Probed { found: found.into(), is_closed: true });
         }
         let Connected { evidence, failures, is_closed } =
             run::connect(config, self.world, self.ranks, log)?;
@@ -75,7 +75,7 @@ impl Network<'_> {
             None => judge(&evidence, &self.world.hosts, &self.has_rdma),
         };
         let found = vec![Found::new(TRANSPORTS.name, of_transports), Found::new(GDR.name, of_gdr)];
-        Ok(Looked { found, is_closed })
+        Ok(Probed { found, is_closed })
     }
 }
 
@@ -118,13 +118,15 @@ fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: &[bool]) -> [Finding
 /// Returns hosts whose ranks use sockets although both ends may use RDMA.
 fn sockets_beside_rdma(pairs: &[Transport], hosts: &[String], has_rdma: &[bool]) -> Option<String> {
     let may = |rank: usize| has_rdma.get(rank).copied().unwrap_or(false);
-    let is_odd = |pair: &&Transport| {
+    let uses_sockets = |pair: &&Transport| {
         pair.name.contains(SOCKETS) && may(pair.from) && pair.to.is_some_and(may)
     };
-    let ranks = pairs.iter().filter(is_odd).flat_map(|pair| [Some(pair.from), pair.to]).flatten();
-    let odd: BTreeSet<_> = ranks.map(|rank| hosts[rank].clone()).collect();
-    let odd: Vec<_> = odd.into_iter().collect();
-    (!odd.is_empty()).then(|| format!("sockets between {}", odd.join(", ")))
+    let ranks =
+        pairs.iter().filter(uses_sockets).flat_map(|pair| [Some(pair.from), pair.to]).flatten();
+    let hosts_with_sockets: BTreeSet<_> = ranks.map(|rank| hosts[rank].clone()).collect();
+    let hosts_with_sockets: Vec<_> = hosts_with_sockets.into_iter().collect();
+    (!hosts_with_sockets.is_empty())
+        .then(|| format!("sockets between {}", hosts_with_sockets.join(", ")))
 }
 
 /// Counts transports, as in `12 x P2P/CUMEM, 4 x NET/IB`.

@@ -7,16 +7,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use device::cuda;
-use launch::doctor::{About, Finding, Group, Scope, Status};
+use launch::doctor::{CheckDesc, Finding, Group, Scope, Status};
 
 use super::gpu_health::{NO_GPU, named, worst};
 use telemetry::hardware::XidWatch;
 
-pub(super) const XID: About = About {
+pub(super) const XID: CheckDesc = CheckDesc {
     name: "xid",
     group: Group::Gpu,
     scope: Scope::Rank,
-    looks_at: "NVML's XID events while the doctor runs, the all-reduce of `transports` included, \
+    inspects: "NVML's XID events while the doctor runs, the all-reduce of `transports` included, \
                and XID errors in the kernel's log",
     thresholds: "fails for an event; warns for one in the log, which may be old; skips where \
                  that log cannot be read, as NVML tells nothing of what was before the doctor",
@@ -45,23 +45,23 @@ impl Xids {
 
     /// Returns errors up to now, and those in the log of the host below this root.
     pub(super) fn finding(self, host_root: &Path) -> Finding {
-        let told = self.told();
-        if told.status >= Status::Warn {
-            return told;
+        let reported = self.reported();
+        if reported.status >= Status::Warn {
+            return reported;
         }
         let logged = logged_xids(&host_root.join("dev/kmsg"));
         match logged.as_ref().map(|logged| logged.last().map(|last| (logged.len(), last))) {
             Some(Some((count, last))) => {
                 Finding::warn(format!("{count} in the kernel's log, the last: {last}"), "none")
             }
-            None if told.status == Status::Pass => {
+            None if reported.status == Status::Pass => {
                 Finding::skip("none while this ran; the kernel's log cannot be read")
             }
-            None | Some(None) => told,
+            None | Some(None) => reported,
         }
     }
 
-    fn told(self) -> Finding {
+    fn reported(self) -> Finding {
         let Some(gpus) = self.0 else { return Finding::skip(NO_GPU) };
         let look = |Watched { pci_bus_id, watch }: Watched| {
             let finding = match watch {

@@ -29,7 +29,7 @@ use record::golden::GoldenWatch;
 use record::phase::{Phase, PhaseTimes};
 use record::text::unix_time::unix_ms;
 use record::{Anomaly, SteadyWatch, StepSample};
-use record::{Sniffed, Straggler};
+use record::{CalibrationRates, Straggler};
 use telemetry::Events;
 use telemetry::fact::Fact;
 use telemetry::hardware::AlertWatch;
@@ -61,24 +61,24 @@ impl Probes<'_> {
     /// measurements.
     ///
     /// Memory comes first: the allocator may keep the memory of the smaller matrices.
-    fn sniff(&mut self, ranks: &Ranks<'_>) -> Outcome<Vec<Sniffed>> {
+    fn calibrate(&mut self, ranks: &Ranks<'_>) -> Outcome<Vec<CalibrationRates>> {
         let mut memory_bytes_per_second = 0.0_f64;
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
-            let rate = timing::probe::memory_bytes_per_second(self.local_world, SNIFF_TIME);
+            let rate = timing::probe::memory_bytes_per_second(self.local_world, CALIBRATION_TIME);
             memory_bytes_per_second = memory_bytes_per_second.max(rate);
         }
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
-            self.matmul.measure(SNIFF_TIME);
+            self.matmul.measure(CALIBRATION_TIME);
         }
         let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
-        ranks.gather(&Sniffed { matmul_flops_per_second, memory_bytes_per_second })
+        ranks.gather(&CalibrationRates { matmul_flops_per_second, memory_bytes_per_second })
     }
 }
 
 /// Duration of each part of a measurement.
-const SNIFF_TIME: Duration = Duration::from_millis(20);
+const CALIBRATION_TIME: Duration = Duration::from_millis(20);
 
 /// Parts of one attempt.
 #[derive(Debug)]
@@ -108,18 +108,18 @@ pub(super) struct RunningAttempt<'run, 'world> {
     /// First step of this attempt.
     pub(super) first_step: u64,
     /// Last step, if its time is not known yet: on a device, which nothing waits for.
-    pub(super) untimed: Option<UntimedStep>,
+    pub(super) untimed: Option<PendingStep>,
 }
 
 /// Step whose time is not known yet.
 #[derive(Debug)]
-pub(super) struct UntimedStep {
+pub(super) struct PendingStep {
     sample: StepSample,
     ended_unix_ms: u64,
 }
 
 /// Step, and the evaluation after it.
-struct Stepped {
+struct StepResult {
     outcome: StepOutcome,
     /// Held-out loss, if it was evaluated.
     evaluation_loss: Option<f64>,
@@ -176,7 +176,7 @@ impl RunningAttempt<'_, '_> {
         self.finish_save(false).map_err(|failure| failure.at_step(last))?;
         let is_due = self.checkpointer.is_due_at_end(last);
         if !is_due && reason != StopReason::Requested {
-            self.make_up_for_failed_save().map_err(|failure| failure.at_step(last))?;
+            self.retry_failed_save().map_err(|failure| failure.at_step(last))?;
         }
         let saved = match reason {
             StopReason::Requested => self.save_at_end(Trigger::Stop, "a stop was requested"),
@@ -199,7 +199,7 @@ impl RunningAttempt<'_, '_> {
                 ranks: self.trainer.ranks(),
                 purpose: "finish copies of checkpoints",
                 // Copies have limits of their own.
-                patience: Duration::MAX,
+                timeout: Duration::MAX,
                 stop_requested: &|| false,
             };
             together.run(|| {
@@ -251,8 +251,8 @@ impl RunningAttempt<'_, '_> {
             }
             self.events.first_step(parts);
         }
-        self.look_for_alerts(step);
-        self.look_for_stragglers(step);
+        self.check_alerts(step);
+        self.check_stragglers(step);
         let end = self.end_after(step, &stepped);
         self.trace(step, end.is_some())?;
         let requests = stepped.outcome.requests;
@@ -285,7 +285,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Reports alarming states of the ranks' GPUs.
-    fn look_for_alerts(&mut self, step: u64) {
+    fn check_alerts(&mut self, step: u64) {
         for finding in self.alerts.take(self.trainer.alerts_of_ranks()) {
             self.peers.alarming(step, &finding);
             self.save_for_health();
@@ -300,7 +300,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Compares the ranks' own times in the steps before.
-    fn look_for_stragglers(&mut self, step: u64) {
+    fn check_stragglers(&mut self, step: u64) {
         let found = self.stragglers.take(step - 1, self.trainer.own_times_of_ranks());
         self.report_stragglers(&found);
     }
@@ -317,8 +317,8 @@ impl RunningAttempt<'_, '_> {
 
     /// Returns why training ends with a step, if it does. A run that has reached its target or its
     /// last step is complete, whatever else would end it: there is nothing to resume.
-    fn end_after(&self, step: u64, stepped: &Stepped) -> Option<StopReason> {
-        let Stepped { outcome, evaluation_loss } = stepped;
+    fn end_after(&self, step: u64, result: &StepResult) -> Option<StopReason> {
+        let StepResult { outcome, evaluation_loss } = result;
         let StopConditions { last_step, target_loss, .. } = self.stop_conditions;
         if target_loss.is_some_and(|target| target.is_reached(outcome.loss, *evaluation_loss)) {
             return Some(StopReason::TargetLoss);
@@ -333,7 +333,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Makes one step with its evaluation, timed as a whole.
-    fn timed_step(&mut self, step: u64) -> Outcome<Stepped> {
+    fn timed_step(&mut self, step: u64) -> Outcome<StepResult> {
         let is_due = |periodic: &&mut PeriodicEvaluation| step.is_multiple_of(periodic.every_steps);
         let evaluation = self.evaluation.as_mut().filter(is_due);
         let ballot = Ballot {
@@ -352,14 +352,14 @@ impl RunningAttempt<'_, '_> {
                 None => trainer.step(requests)?,
             };
             let Some(periodic) = evaluation else {
-                return Ok(Stepped { outcome, evaluation_loss: None });
+                return Ok(StepResult { outcome, evaluation_loss: None });
             };
             let evaluated = trainer.evaluate(&mut periodic.evaluation, || ballot.stop(false))?;
             outcome.requests.stop |= evaluated.stop;
             outcome.communication = outcome.communication.and(trainer.take_communication());
-            Ok(Stepped { outcome, evaluation_loss: Some(evaluated.loss) })
+            Ok(StepResult { outcome, evaluation_loss: Some(evaluated.loss) })
         })?;
-        let Stepped { outcome, evaluation_loss } = timed.result;
+        let StepResult { outcome, evaluation_loss } = timed.result;
         let communication = outcome.communication;
         let Observed { z_score, spike } = self.losses.observe(step, outcome.loss);
         if let Some(spike) = spike.filter(|_| self.trainer.ranks().rank() == 0) {
@@ -384,12 +384,12 @@ impl RunningAttempt<'_, '_> {
             wall_ns: 0,
         };
         // The time is that of the earliest untimed step: this one, or the one before.
-        let before = self.untimed.replace(UntimedStep { sample, ended_unix_ms: unix_ms() });
+        let before = self.untimed.replace(PendingStep { sample, ended_unix_ms: unix_ms() });
         if let Some(time) = timed.time {
             let timed = before.or_else(|| self.untimed.take());
             self.report(timed, time);
         }
-        Ok(Stepped { outcome, evaluation_loss })
+        Ok(StepResult { outcome, evaluation_loss })
     }
 
     /// Reports the last step if its time was not known.
@@ -400,8 +400,8 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    fn report(&mut self, untimed: Option<UntimedStep>, StepTime { phases, wall_ns }: StepTime) {
-        let Some(UntimedStep { sample, ended_unix_ms }) = untimed else { return };
+    fn report(&mut self, untimed: Option<PendingStep>, StepTime { phases, wall_ns }: StepTime) {
+        let Some(PendingStep { sample, ended_unix_ms }) = untimed else { return };
         let sample = StepSample { phases, wall_ns, ..sample };
         let of_phase = |phase| Duration::from_nanos(phases.get(phase));
         let evaluation = sample.evaluation_loss.map(|_| of_phase(Phase::Eval));
@@ -433,8 +433,8 @@ impl RunningAttempt<'_, '_> {
         trainer.synchronize_weights()?;
         trainer.pause_clock();
         if is_due && step == self.first_step && !trainer.ranks().is_alone() {
-            let sniffed = probes.sniff(&trainer.ranks())?;
-            self.peers.sniffed(step, sniffed);
+            let rates = probes.calibrate(&trainer.ranks())?;
+            self.peers.calibrated(step, rates);
         }
         if is_due {
             probes.matmul.measure_moment();
@@ -473,9 +473,9 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Saves again if another tier has taken over from one that failed after the last step.
-    fn make_up_for_failed_save(&mut self) -> Outcome<()> {
+    fn retry_failed_save(&mut self) -> Outcome<()> {
         while self.checkpointer.is_overdue() {
-            self.start_save(TierSet::default(), Trigger::End)?; // it adds what is owed
+            self.start_save(TierSet::default(), Trigger::End)?; // it adds pending tiers
             self.finish_save(false)?;
         }
         Ok(())

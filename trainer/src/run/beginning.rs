@@ -121,7 +121,7 @@ fn require_recent(file: &std::path::Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{}: expected what is written anew, found it {} s old",
+        "{}: expected a file that is kept up to date, found one that is {} s old",
         file.display(),
         age.as_secs()
     ))

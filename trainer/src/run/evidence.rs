@@ -122,7 +122,7 @@ fn explain(folder: &Path, explanation: &Explanation) -> Result<(), Error> {
         text: loss.text.clone(),
         ..Reason::default()
     };
-    let reason = known.and_said(earlier);
+    let reason = known.merged_with(earlier);
     let last_step = last_step(folder, &record)?;
     let exit_code = if is_peer_loss { PEER_LOST } else { *code };
     let status = Status::Failed;

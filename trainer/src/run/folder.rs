@@ -34,7 +34,7 @@ pub struct Folder {
 }
 
 /// Time to wait for a lock that another process holds.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Content of `identity.json`: the run that the folder belongs to. Written once, before any other
@@ -68,7 +68,7 @@ pub(super) struct Committed {
 
 impl Committed {
     /// Returns a warning if a run resumes from an older checkpoint.
-    pub(super) fn doubt(&self, resumed_after_step: u64) -> Option<String> {
+    pub(super) fn warning(&self, resumed_after_step: u64) -> Option<String> {
         let Self { attempt, step } = self;
         (resumed_after_step < *step).then(|| {
             format!(
@@ -304,9 +304,9 @@ impl Folder {
     /// # Errors
     /// If the lock file cannot be opened.
     pub fn lock_soon(&mut self) -> Outcome<bool> {
-        let given_up = Instant::now() + LOCK_PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         while !self.try_lock()? {
-            if Instant::now() > given_up {
+            if Instant::now() > deadline {
                 return Ok(false);
             }
             std::thread::sleep(LOCK_PAUSE);

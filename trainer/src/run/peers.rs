@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use collectives::transports::transports;
 use record::{
-    Anomaly, ErrorFile, ExitCode, RankRecord, Reason, Sniffed, Straggler, transport_anomalies,
-    with_recorded_loss,
+    Anomaly, CalibrationRates, ErrorFile, ExitCode, RankRecord, Reason, Straggler,
+    transport_anomalies, with_recorded_loss,
 };
 use telemetry::fact::Fact;
 use telemetry::hardware::Finding;
@@ -72,14 +72,14 @@ impl Peers {
     }
 
     /// Reports rates on equal work, and ranks that are far below the others.
-    pub(super) fn sniffed(&self, step: u64, all: Vec<Sniffed>) {
+    pub(super) fn calibrated(&self, step: u64, all: Vec<CalibrationRates>) {
         if self.rank != 0 {
             return;
         }
         for (rank, text) in outliers(&all, &self.ranks) {
             self.events.warn(Anomaly { step: Some(step), rank: Some(rank), text });
         }
-        self.events.note_for_record(Fact::Sniffed(all));
+        self.events.note_for_record(Fact::Calibration(all));
     }
 
     /// Reports that a rank is slow, or no longer is, and why the clocks of its GPU are held down,
@@ -158,14 +158,14 @@ impl Peers {
     }
 
     /// Returns the state that the watchdog of this rank observes.
-    pub(super) fn watched(&self, progress: &Arc<Progress>, patience: Duration) -> Watched {
+    pub(super) fn watched(&self, progress: &Arc<Progress>, timeout: Duration) -> Watched {
         Watched {
             dir: self.dir.clone(),
             attempt: self.attempt,
             rank: self.rank,
             hosts: self.hosts.clone(),
             progress: Arc::clone(progress),
-            patience,
+            timeout,
             events: self.events.clone(),
         }
     }

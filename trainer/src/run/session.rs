@@ -123,7 +123,7 @@ impl<'run> Session<'run> {
         let together = Together {
             ranks: ranks_with_storage_timeout(options, world),
             purpose: "read the data",
-            patience: Duration::MAX,
+            timeout: Duration::MAX,
             stop_requested: &|| signals.stop_requested(),
         };
         let source = together.run(|| {
@@ -219,7 +219,7 @@ impl<'run> Session<'run> {
         let together = Together {
             ranks: storage,
             purpose: "write the record",
-            patience: close_timeout(config),
+            timeout: close_timeout(config),
             stop_requested: &|| self.signals.stop_requested(),
         };
         let ended = if is_failure { record() } else { together.run(record) };
@@ -352,8 +352,8 @@ impl<'run> Session<'run> {
             let Some(step) = resumed else {
                 return Err(self.folder.checkpoint_is_missing(committed, &checkpointer.places()));
             };
-            let doubt = committed.doubt(step).filter(|_| self.world.placement.rank == 0);
-            doubt.into_iter().for_each(|text| checkpointer.warn(Some(step), text));
+            let warning = committed.warning(step).filter(|_| self.world.placement.rank == 0);
+            warning.into_iter().for_each(|text| checkpointer.warn(Some(step), text));
         }
         let completed_steps = resumed.unwrap_or(0);
         let entropy_floor = trainer.batches().entropy_floor_nats();
@@ -415,8 +415,8 @@ impl<'run> Session<'run> {
         let sampler = self.sampler(events, attempt.trainer);
         // Ranks have opened their steps, and rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
-        let patience = config.settings.collectives.deadline / 2;
-        let watched = attempt.peers.watched(attempt.trainer.clock().progress(), patience);
+        let timeout = config.settings.collectives.deadline / 2;
+        let watched = attempt.peers.watched(attempt.trainer.clock().progress(), timeout);
         let watchdog = Watchdog::start(watched);
         let reason = attempt.run();
         drop(sampler); // with a last look at the GPU, which may say why a step failed

@@ -24,7 +24,7 @@ pub(super) struct Together<'a> {
     /// Completion of the sentence "waits for rank 3 to".
     pub(super) purpose: &'a str,
     /// Time that a rank that is done waits for the others.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     /// Checks for a stop request: once any rank has one, ranks that are done wait no longer than
     /// the timeout of `ranks`.
     pub(super) stop_requested: &'a (dyn Fn() -> bool + Sync),
@@ -85,7 +85,7 @@ impl Together<'_> {
             let own = Answer {
                 state: waiting.state,
                 is_asked_to_stop: (self.stop_requested)(),
-                gives_up: waiting.gives_up(self.patience, ranks.timeout),
+                gives_up: waiting.gives_up(self.timeout, ranks.timeout),
             };
             let answers = ranks.gather(&own)?;
             if answers.iter().any(|answer| answer.is_asked_to_stop) {
@@ -141,9 +141,9 @@ impl Waiting {
         self.since = Some(Instant::now());
     }
 
-    fn gives_up(&self, patience: Duration, after_request: Duration) -> bool {
+    fn gives_up(&self, timeout: Duration, after_request: Duration) -> bool {
         let is_over = |since: Option<Instant>, limit| since.is_some_and(|it| it.elapsed() > limit);
-        is_over(self.since, patience)
+        is_over(self.since, timeout)
             || self.since.is_some() && is_over(self.asked_to_stop, after_request)
     }
 }
@@ -160,16 +160,16 @@ mod tests {
 
     fn together<'a>(
         collective: &'a dyn Collective,
-        patience: Duration,
+        timeout: Duration,
         stop_requested: &'a (dyn Fn() -> bool + Sync),
     ) -> Together<'a> {
         let ranks = Ranks::new(collective, TIMEOUT);
-        Together { ranks, purpose: "read", patience, stop_requested }
+        Together { ranks, purpose: "read", timeout, stop_requested }
     }
 
     /// Returns the outcomes of two ranks.
     fn on_two_ranks(
-        patience: Duration,
+        timeout: Duration,
         stop_requested: &(dyn Fn() -> bool + Sync),
         work: impl Fn(usize) -> Outcome<usize> + Sync,
     ) -> [Outcome<usize>; 2] {
@@ -178,7 +178,7 @@ mod tests {
         thread::scope(|scope| {
             let of_rank = |rank| {
                 scope.spawn(move || {
-                    let together = together(rank, patience, stop_requested);
+                    let together = together(rank, timeout, stop_requested);
                     together.run(|| work(together.ranks.rank()))
                 })
             };

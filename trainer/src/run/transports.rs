@@ -69,16 +69,16 @@ pub(crate) fn connect(
     ranks: Ranks<'_>,
     log: &NcclLog,
 ) -> Outcome<Connected> {
-    let told =
+    let gather_failures =
         |failure: Option<String>| ranks.with_timeout(ranks.timeout + AFTER_NCCL).gather(&failure);
     let device = open_device(config, &world.placement);
-    let failures = told(device.as_ref().err().map(ToString::to_string))?;
+    let failures = gather_failures(device.as_ref().err().map(ToString::to_string))?;
     let Some(device) = device.ok().filter(|_| failures.iter().all(Option::is_none)) else {
         return Ok(Connected { evidence: Vec::new(), failures, is_closed: true });
     };
     // Not dropped after a failure, as in a run.
     let backend = RankBackend::open(config, world, &device).map(ManuallyDrop::new);
-    let failures = told(backend.as_ref().err().map(ToString::to_string))?;
+    let failures = gather_failures(backend.as_ref().err().map(ToString::to_string))?;
     let Some(backend) = backend.ok().filter(|_| failures.iter().all(Option::is_none)) else {
         return Ok(Connected { evidence: Vec::new(), failures, is_closed: false });
     };

@@ -35,13 +35,13 @@ pub(super) struct Watched {
     pub(super) hosts: Vec<String>,
     pub(super) progress: Arc<Progress>,
     /// Time that a step may take before the position of the rank is written.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     pub(super) events: Events,
 }
 
 /// Step of the last check.
 #[derive(Debug)]
-struct Seen {
+struct LastCheck {
     step: u64,
     since: Instant,
     /// True if the rank has written its position.
@@ -50,27 +50,27 @@ struct Seen {
     is_warned: bool,
 }
 
-impl Seen {
+impl LastCheck {
     fn now(step: u64) -> Self {
         Self { step, since: Instant::now(), is_written: false, is_warned: false }
     }
 }
 
-/// Number of checks within the patience.
-const LOOKS: u32 = 10;
+/// Number of checks within the timeout.
+const CHECKS_PER_TIMEOUT: u32 = 10;
 
 impl Watchdog {
     /// Starts to watch. A run without the thread is equally good, except that a hang names no rank.
     pub(super) fn start(watched: Watched) -> Self {
         let (end, ended) = mpsc::channel();
-        let interval = watched.patience / LOOKS;
-        let look = move || {
-            let mut seen = Seen::now(watched.progress.position().step);
+        let interval = watched.timeout / CHECKS_PER_TIMEOUT;
+        let check = move || {
+            let mut last = LastCheck::now(watched.progress.position().step);
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                watched.look(&mut seen);
+                watched.check(&mut last);
             }
         };
-        let thread = device::threads::spawn("watchdog", look);
+        let thread = device::threads::spawn("watchdog", check);
         Self { end: Some(end), thread: thread.ok() }
     }
 }
@@ -84,24 +84,24 @@ impl Drop for Watchdog {
 
 impl Watched {
     /// Compares the position with that of the last check.
-    fn look(&self, seen: &mut Seen) {
+    fn check(&self, last: &mut LastCheck) {
         let position = self.progress.position();
         let file = StallFile::new(&self.dir, self.attempt, self.rank);
-        if position.step != seen.step {
-            if seen.is_written {
+        if position.step != last.step {
+            if last.is_written {
                 file.remove();
             }
-            *seen = Seen::now(position.step);
+            *last = LastCheck::now(position.step);
             return;
         }
-        let passed = seen.since.elapsed();
-        if !seen.is_written && position.step > 0 && passed >= self.patience {
+        let passed = last.since.elapsed();
+        if !last.is_written && position.step > 0 && passed >= self.timeout {
             let _ = file.write(&position); // a rank that cannot write is silent
-            seen.is_written = true;
+            last.is_written = true;
         }
         // By then the other ranks have written theirs.
-        if self.rank == 0 && !seen.is_warned && passed >= self.patience + self.patience / 4 {
-            seen.is_warned = true;
+        if self.rank == 0 && !last.is_warned && passed >= self.timeout + self.timeout / 4 {
+            last.is_warned = true;
             self.warn(position);
         }
     }
@@ -114,7 +114,7 @@ impl Watched {
         // If no rank waits for another one, the step is just long.
         let Some((rank, _)) = whole.cause() else { return };
         let step = own.step;
-        let seconds = self.patience.as_secs_f64();
+        let seconds = self.timeout.as_secs_f64();
         let found = whole.text(&self.hosts);
         let text = format!("step {step} has not ended for {seconds:.1} s: {found}");
         self.events.warn(Anomaly { step: Some(step), rank: Some(rank), text });

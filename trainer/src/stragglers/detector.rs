@@ -134,8 +134,8 @@ impl Detector {
         let is_slow = slower >= self.limits.least_slower
             && z_score >= Z_LEAST
             && self.z_among_ranks(rank).is_none_or(|z| z >= Z_AMONG_RANKS);
-        let is_told = is_slow || self.suspicions[rank].is_called;
-        let kind = if is_told { self.kind(rank) } else { Kind::Compute };
+        let is_reported = is_slow || self.suspicions[rank].is_called;
+        let kind = if is_reported { self.kind(rank) } else { Kind::Compute };
         let first_step = self.first_step;
         let suspicion = &mut self.suspicions[rank];
         if !is_slow {

@@ -4,14 +4,14 @@
 //! without the time in which it waited for other ranks. From windows of these, the detectors of all
 //! ranks find the same [`record::Straggler`]s.
 
+mod calibration;
 mod detector;
 mod own_time;
 #[cfg(test)]
 mod recorded;
-mod sniff;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use calibration::outliers;
 pub(crate) use detector::{Detector, Limits};
 pub(crate) use own_time::{FIELDS, OwnTime};
-pub(crate) use sniff::outliers;

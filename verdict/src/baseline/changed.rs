@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use record::text::count;
 
-use super::{Baselines, Kept, Key};
+use super::{Baselines, Key, StoredRecord};
 use crate::error::Error;
 use record::{JobRecord, RankRecord, Record};
 
@@ -56,7 +56,7 @@ pub(super) fn first_of_machines<'a>(records: impl Iterator<Item = &'a Record>) -
 }
 
 /// Describes the change of the hosts that both ran on.
-fn changed(kept: &Kept, new: &Record) -> Option<String> {
+fn changed(kept: &StoredRecord, new: &Record) -> Option<String> {
     let text = match kept.record.ranks.len().cmp(&new.ranks.len()) {
         Ordering::Less => None,
         Ordering::Equal => another_machine(&kept.record, new),
@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(text.contains("; these are copies of "), is_copy, "{text}");
             assert_eq!(changed("node-c"), None);
         }
-        for Kept { path, .. } in copy.records(&key).unwrap() {
+        for StoredRecord { path, .. } in copy.records(&key).unwrap() {
             let text = std::fs::read(&path).unwrap();
             std::fs::remove_file(&path).unwrap();
             let error = copy.records(&key).unwrap_err().to_string();

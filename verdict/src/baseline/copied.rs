@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::changed::first_of_machines;
-use super::{Baselines, Kept, Key, file_name, parse, pretty};
+use super::{Baselines, Key, StoredRecord, file_name, parse, pretty};
 use crate::error::Error;
 use record::limits::LIST_BYTES_MAX;
 use record::{Record, seal};
@@ -39,7 +39,13 @@ impl Baselines {
     ///
     /// # Errors
     /// When they cannot be written.
-    pub fn copy(&self, from: &Self, key: &Key, kept: &[Kept], newest: usize) -> Result<(), Error> {
+    pub fn copy(
+        &self,
+        from: &Self,
+        key: &Key,
+        kept: &[StoredRecord],
+        newest: usize,
+    ) -> Result<(), Error> {
         if kept.is_empty() {
             return Ok(());
         }
@@ -104,7 +110,7 @@ impl Baselines {
     ///
     /// # Errors
     /// When the origin of copies cannot be read.
-    pub(super) fn since(&self, key: &Key, kept: &[Kept]) -> Result<Option<u64>, Error> {
+    pub(super) fn since(&self, key: &Key, kept: &[StoredRecord]) -> Result<Option<u64>, Error> {
         let copied = self.copied(key)?.and_then(|copied| copied.since_unix_ms);
         let records = kept.iter().map(|kept| &kept.record);
         Ok(records

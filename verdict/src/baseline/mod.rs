@@ -29,7 +29,7 @@ pub use summary::Summary;
 
 use crate::error::Error;
 use record::limits::{LIST_BYTES_MAX, RECORD_BYTES_MAX};
-use record::{AtPath, Record, seal};
+use record::{LoadedRecord, Record, seal};
 
 /// Marker file of a store.
 const MARKER: &str = "BASELINES";
@@ -50,7 +50,7 @@ pub struct Baselines {
 
 /// A stored record.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct StoredRecord {
     /// Path or URL of its file.
     pub path: PathBuf,
     /// The record.
@@ -140,7 +140,7 @@ impl Baselines {
     ///
     /// # Errors
     /// When a record cannot be read, or one that was promoted or copied is gone.
-    pub fn records(&self, key: &Key) -> Result<Vec<Kept>, Error> {
+    pub fn records(&self, key: &Key) -> Result<Vec<StoredRecord>, Error> {
         let promoted: Option<BTreeSet<String>> = self.promoted(key)?.map(|it| it.records);
         let copied = self.copied(key)?;
         let mut kept = Vec::new();
@@ -153,7 +153,7 @@ impl Baselines {
                 (None, Some(copied)) => copied.records.contains(&name),
                 (None, None) => true,
             };
-            kept.push(Kept { is_promoted: is_named && record.is_measured(), record, path });
+            kept.push(StoredRecord { is_promoted: is_named && record.is_measured(), record, path });
             found.insert(name);
         }
         let of_copies =
@@ -162,7 +162,7 @@ impl Baselines {
             if let Some(gone) = names.iter().flatten().find(|name| !found.contains(*name)) {
                 let list = self.place.path(&format!("{key}/{list}"));
                 return Err(Error::damaged_store(format!(
-                    "{}: names {gone}, which is not there",
+                    "{}: names {gone}, which does not exist",
                     list.display()
                 )));
             }
@@ -174,7 +174,7 @@ impl Baselines {
     ///
     /// # Errors
     /// When they cannot be listed.
-    pub fn read_each(&self, key: &Key) -> Result<Vec<AtPath<Error>>, Error> {
+    pub fn read_each(&self, key: &Key) -> Result<Vec<LoadedRecord<Error>>, Error> {
         let folder = key.to_string();
         let mut found = Vec::new();
         for entry in self.place.list(&folder)? {

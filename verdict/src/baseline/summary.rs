@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Kept;
+use super::StoredRecord;
 use crate::compare::deviations;
 
 /// Summary of the records of a key.
@@ -26,7 +26,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summarizes all records of a key; `None` without any in the baseline.
-    pub fn of(key: String, kept: &[Kept]) -> Option<Self> {
+    pub fn of(key: String, kept: &[StoredRecord]) -> Option<Self> {
         let promoted: Vec<_> = kept.iter().filter(|kept| kept.is_promoted).cloned().collect();
         let found =
             deviations(promoted.iter().map(|kept| (kept.path.clone(), kept.record.clone())))?;

@@ -19,7 +19,7 @@ const PAIRS_MIN: usize = 3;
 /// Largest deviation between runs on file: ten runs of workload `smoke` one after the other on an
 /// idle virtual machine had 27,035 to 34,722 tokens/s, a coefficient of variation of 8 %. An
 /// unknown machine is not assumed to be better.
-const ON_FILE: Deviation = Deviation { relative: 0.08, freedom: 9.0 };
+const PRIOR_DEVIATION: Deviation = Deviation { relative: 0.08, freedom: 9.0 };
 
 /// Source of an estimate's variance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -162,9 +162,9 @@ fn assumed_deviation<'a>(
     known: Option<f64>,
     records: impl Iterator<Item = &'a Record>,
 ) -> Deviation {
-    let relative = known.unwrap_or(ON_FILE.relative);
-    let wandered = records.filter_map(allan::deviation).fold(0.0, f64::max);
-    Deviation { relative: relative.max(wandered), freedom: ON_FILE.freedom }
+    let relative = known.unwrap_or(PRIOR_DEVIATION.relative);
+    let drift = records.filter_map(allan::deviation).fold(0.0, f64::max);
+    Deviation { relative: relative.max(drift), freedom: PRIOR_DEVIATION.freedom }
 }
 
 /// Standard deviation within both sides; 0 if neither has several runs.

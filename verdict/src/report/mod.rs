@@ -19,7 +19,7 @@ pub use workload::parameters;
 
 use record::text::number_format;
 use record::{
-    AtPath, Error, ErrorFile, MEASURED_STEPS_MIN, Record, Reference, Status, StepSeries,
+    Error, ErrorFile, LoadedRecord, MEASURED_STEPS_MIN, Record, Reference, Status, StepSeries,
     injected_warning,
 };
 
@@ -54,7 +54,7 @@ pub fn reports(place: &Path) -> Result<Vec<ReportData>, Error> {
     if each.iter().any(|(_, record)| is_there(record)) {
         each.retain(|(_, record)| is_there(record));
     }
-    let report = |(path, record): AtPath<Error>| match path.parent() {
+    let report = |(path, record): LoadedRecord<Error>| match path.parent() {
         Some(dir) if path == Record::path(dir) => report_of(dir, record?),
         _ => Ok(ReportData::new(record?).with_folder(&path.display().to_string())),
     };

@@ -23,12 +23,12 @@ pub struct Start {
 struct Part {
     name: &'static str,
     seconds: Option<f64>,
-    is_of: Teller,
+    origin: Origin,
 }
 
 /// Source of a part.
 #[derive(PartialEq)]
-enum Teller {
+enum Origin {
     Pods,
     Launcher,
     Rank,
@@ -52,13 +52,13 @@ impl Start {
         let launch = start.and_then(|start| start.launch);
         let of_pods = |name, part: fn(&PodTimes) -> Option<f64>| {
             let seconds = pods.as_ref().and_then(part);
-            Part { name, seconds, is_of: Teller::Pods }
+            Part { name, seconds, origin: Origin::Pods }
         };
-        let of_launcher = |name, seconds| Part { name, seconds, is_of: Teller::Launcher };
+        let of_launcher = |name, seconds| Part { name, seconds, origin: Origin::Launcher };
         let of_rank = |name, part: fn(&StartParts) -> f64| Part {
             name,
             seconds: start.as_ref().map(part),
-            is_of: Teller::Rank,
+            origin: Origin::Rank,
         };
         [
             of_pods("queued", |pods| pods.queued_seconds),
@@ -81,18 +81,18 @@ impl Start {
 pub(super) fn rows(starts: &[Start]) -> Vec<Vec<String>> {
     let hidden = starts.len().saturating_sub(COLUMNS_MAX);
     let shown: Vec<_> = starts.iter().take(1).chain(starts.iter().skip(1 + hidden)).collect();
-    let is_told = |teller: &Teller| match teller {
-        Teller::Pods => shown.iter().any(|start| start.pods.is_some()),
-        Teller::Launcher => {
+    let is_recorded = |origin: &Origin| match origin {
+        Origin::Pods => shown.iter().any(|start| start.pods.is_some()),
+        Origin::Launcher => {
             shown.iter().any(|start| start.start.is_some_and(|parts| parts.launch.is_some()))
         }
-        Teller::Rank => true,
+        Origin::Rank => true,
     };
     let attempts = shown.iter().map(|start| format!("attempt {}", start.attempt));
     let mut rows = vec![std::iter::once("start, s".to_owned()).chain(attempts).collect()];
     let columns: Vec<_> = shown.iter().map(|start| start.parts()).collect();
     for (index, part) in columns.first().into_iter().flatten().enumerate() {
-        if is_told(&part.is_of) {
+        if is_recorded(&part.origin) {
             let cells = columns.iter().map(|parts| cell(parts[index].seconds));
             rows.push(std::iter::once(part.name.to_owned()).chain(cells).collect());
         }

@@ -277,7 +277,7 @@ impl<'world> Nccl<'world> {
 
     /// Waits until the communication stream has room for one more operation.
     fn await_room(&self) -> Result<(), Error> {
-        while let Some(slot) = { self.lock().operations.first_in_the_way() } {
+        while let Some(slot) = { self.lock().operations.oldest_blocking() } {
             let awaited = Awaited { slot, position: None, since: Entry::is_ready };
             self.await_over(awaited, self.timeout)?;
             self.lock().operations.forget(slot);

@@ -122,7 +122,7 @@ impl Operations {
     }
 
     /// The entry of the first operation that has to be over before one more is started.
-    pub(super) fn first_in_the_way(&mut self) -> Option<usize> {
+    pub(super) fn oldest_blocking(&mut self) -> Option<usize> {
         while self.started.len() >= STARTED_MAX {
             let Started { slot, generation } = self.started.front()?;
             if self.entries[*slot].generation == *generation {

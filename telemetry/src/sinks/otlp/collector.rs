@@ -93,7 +93,7 @@ impl Collector {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let url = &self.url;
             tracing::warn!(
-                "telemetry.otlp: {url}: {why}; spans are lost until it takes them (reported once)"
+                "telemetry.otlp: {url}: {why}; spans are lost until it accepts them (reported once)"
             );
         }
     }

@@ -20,7 +20,7 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanProcessor};
 
 use super::prometheus::metrics;
-use super::prometheus::ring::Told;
+use super::prometheus::ring::MetricEvent;
 use crate::event::Event;
 use crate::options::{OtlpOptions, TelemetryOptions};
 use crate::sink::Sink;
@@ -90,8 +90,8 @@ impl Otlp {
 
 impl Sink for Otlp {
     fn take(&mut self, event: &Event) {
-        if let Some(told) = Told::of(event) {
-            metrics::with(&self.instruments, || metrics::take(&self.rank, told));
+        if let Some(event) = MetricEvent::of(event) {
+            metrics::with(&self.instruments, || metrics::take(&self.rank, event));
         }
         self.spans.take(event, SystemTime::now());
     }

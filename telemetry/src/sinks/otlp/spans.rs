@@ -189,15 +189,15 @@ impl AttemptSpan {
 /// Start and end of a step.
 fn step_times(end_before: Option<SystemTime>, line: &StepLine) -> Range<SystemTime> {
     let wall = Duration::from_nanos(line.sample.wall_ns);
-    let told = SystemTime::UNIX_EPOCH + Duration::from_millis(line.unix_ms);
-    let start = told - wall;
+    let emitted = SystemTime::UNIX_EPOCH + Duration::from_millis(line.unix_ms);
+    let start = emitted - wall;
     let gap = |end: &SystemTime| match start.duration_since(*end) {
         Ok(after) => after,
         Err(before) => before.duration(),
     };
     match end_before.filter(|end| gap(end) <= GAP_MAX) {
         Some(end) => end..end + wall,
-        None => start..told,
+        None => start..emitted,
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Endpoint {
 struct State {
     ends: AtomicBool,
     /// True if it answers only until the end.
-    is_hurried: AtomicBool,
+    skip_linger: AtomicBool,
 }
 
 impl Endpoint {
@@ -63,11 +63,11 @@ impl Endpoint {
             .map_err(std::io::Error::other)?
             .build_recorder();
         let state = Arc::new(State::default());
-        let told = Arc::clone(&state);
+        let reader_state = Arc::clone(&state);
         let thread = device::threads::spawn("prometheus", move || {
             let handle = recorder.handle();
             let serving = async move {
-                let reading = read_rings(recorder, &served, &told);
+                let reading = read_rings(recorder, &served, &reader_state);
                 tokio::select! {
                     result = answer(listener, handle) => {
                         if let Err(error) = result {
@@ -83,8 +83,8 @@ impl Endpoint {
     }
 
     /// Skips the linger after the end: a process that has to stop has other uses for its time.
-    pub(super) fn forgo_linger(&self) {
-        self.state.is_hurried.store(true, Ordering::Relaxed);
+    pub(super) fn skip_linger(&self) {
+        self.state.skip_linger.store(true, Ordering::Relaxed);
     }
 }
 
@@ -122,13 +122,13 @@ async fn read_rings(recorder: PrometheusRecorder, served: &Served, state: &State
         let is_last = state.ends.load(Ordering::Relaxed);
         metrics::with(&recorder, || {
             for (rank, ring) in &mut rings {
-                let lost = ring.read(|told| metrics::take(rank, told));
+                let lost = ring.read(|event| metrics::take(rank, event));
                 metrics::lost(rank, lost);
             }
         });
         handle.run_upkeep();
-        let is_hurried = state.is_hurried.load(Ordering::Relaxed);
-        let linger = if is_hurried { Duration::ZERO } else { served.linger };
+        let skip_linger = state.skip_linger.load(Ordering::Relaxed);
+        let linger = if skip_linger { Duration::ZERO } else { served.linger };
         if is_last && *end.get_or_insert(Instant::now() + linger) <= Instant::now() {
             return;
         }

@@ -6,8 +6,8 @@ use metrics::{
     Recorder, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use super::ring::Told;
-use crate::hardware::{self, About, Readings, Source};
+use super::ring::MetricEvent;
+use crate::hardware::{self, MetricDesc, Readings, Source};
 use record::StepLine;
 use record::phase::Phase;
 
@@ -112,16 +112,16 @@ pub(crate) fn all() -> Vec<Described> {
     let mut all = METRICS.to_vec();
     for source in Source::KINDS {
         let mut quantities = source.quantities();
-        quantities.dedup_by_key(|about| about.name);
-        all.extend(quantities.into_iter().map(|about| Described {
-            name: Cow::Owned(hardware_name(&source, about)),
-            kind: match about.kind {
+        quantities.dedup_by_key(|desc| desc.name);
+        all.extend(quantities.into_iter().map(|desc| Described {
+            name: Cow::Owned(hardware_name(&source, desc)),
+            kind: match desc.kind {
                 hardware::Kind::Gauge => Kind::Gauge,
                 hardware::Kind::Counter => Kind::Counter,
             },
-            help: match about.label {
-                None => Cow::Borrowed(about.help),
-                Some(label) => Cow::Owned(format!("{} (label {})", about.help, label.name)),
+            help: match desc.label {
+                None => Cow::Borrowed(desc.help),
+                Some(label) => Cow::Owned(format!("{} (label {})", desc.help, label.name)),
             },
         }));
     }
@@ -150,18 +150,18 @@ pub(super) fn lost(rank: &str, events: u64) {
 }
 
 /// Updates the metrics of a rank.
-pub(crate) fn take(rank: &str, told: Told) {
+pub(crate) fn take(rank: &str, event: MetricEvent) {
     let rank = rank.to_owned();
-    match told {
-        Told::Step(line) => step(&rank, &line),
-        Told::Hardware(readings) => hardware(&rank, &readings),
-        Told::Warning => counter!(WARNINGS, "rank" => rank).increment(1),
-        Told::Verdict(found) => {
+    match event {
+        MetricEvent::Step(line) => step(&rank, &line),
+        MetricEvent::Hardware(readings) => hardware(&rank, &readings),
+        MetricEvent::Warning => counter!(WARNINGS, "rank" => rank).increment(1),
+        MetricEvent::Verdict(found) => {
             let is_over = found.until_step.is_some();
             let labels = [("rank", found.rank.to_string()), ("kind", found.kind.name().to_owned())];
             gauge!(STRAGGLER, &labels).set(if is_over { 0.0 } else { found.slower_share });
         }
-        Told::Checkpoint(saved) => {
+        MetricEvent::Checkpoint(saved) => {
             let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
             counter!(CHECKPOINTS, "rank" => rank.clone()).increment(1);
             gauge!(CHECKPOINT_STEP, "rank" => rank.clone()).set(saved.step as f64);
@@ -206,9 +206,9 @@ fn step(rank: &str, line: &StepLine) {
 }
 
 /// Name of the metric of a hardware quantity.
-fn hardware_name(source: &Source, about: &About) -> String {
-    let suffix = if about.kind == hardware::Kind::Counter { "_total" } else { "" };
-    format!("{}_{}{suffix}", source.prefix(), about.name)
+fn hardware_name(source: &Source, desc: &MetricDesc) -> String {
+    let suffix = if desc.kind == hardware::Kind::Counter { "_total" } else { "" };
+    format!("{}_{}{suffix}", source.prefix(), desc.name)
 }
 
 /// Updates hardware metrics. Those of a GPU have its rank as a label; a host and its ports are the
@@ -220,12 +220,12 @@ fn hardware(rank: &str, readings: &Readings) {
         Source::Port(port) => Some(("port", port.clone())),
         Source::Host => None,
     };
-    for (about, value) in source.quantities().into_iter().zip(&readings.values) {
+    for (desc, value) in source.quantities().into_iter().zip(&readings.values) {
         let Some(value) = *value else { continue };
-        let of = about.label.map(|label| (label.name, label.value.to_owned()));
+        let of = desc.label.map(|label| (label.name, label.value.to_owned()));
         let labels: Vec<_> = place.iter().cloned().chain(of).collect();
-        let name = hardware_name(source, about);
-        match about.kind {
+        let name = hardware_name(source, desc);
+        match desc.kind {
             hardware::Kind::Gauge => gauge!(name, &labels).set(value),
             hardware::Kind::Counter => counter!(name, &labels).absolute(value as u64),
         }

@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::options::PrometheusOptions;
 use crate::sink::Sink;
 use endpoint::{Endpoint, Served};
-use ring::{Told, Writer, path};
+use ring::{MetricEvent, Writer, path};
 
 /// Sink of one rank.
 pub(crate) struct Prometheus {
@@ -53,18 +53,18 @@ impl Prometheus {
 
 impl Sink for Prometheus {
     fn take(&mut self, event: &Event) {
-        let Some(told) = Told::of(event) else { return };
-        let written = self.ring.as_mut().map(|ring| ring.write(&told));
+        let Some(event) = MetricEvent::of(event) else { return };
+        let written = self.ring.as_mut().map(|ring| ring.write(&event));
         if let Some(Err(error)) = written {
             let path = self.path.display();
-            tracing::warn!("metrics of this rank end here: {path}: {error}");
+            tracing::warn!("no further metrics of this rank: {path}: {error}");
             self.ring = None;
         }
     }
 
     fn interrupt(&mut self) {
         if let Some(endpoint) = &self.endpoint {
-            endpoint.forgo_linger();
+            endpoint.skip_linger();
         }
     }
 }

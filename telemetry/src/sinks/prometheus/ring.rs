@@ -17,9 +17,9 @@ use crate::hardware::Readings;
 use record::Straggler;
 use record::{CheckpointSaved, StepLine};
 
-/// Message to the exporter.
+/// Event that changes a metric, sent to the exporter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum MetricEvent {
     Step(StepLine),
     Checkpoint(CheckpointSaved),
     Warning,
@@ -27,7 +27,7 @@ pub(crate) enum Told {
     Hardware(Readings),
 }
 
-impl Told {
+impl MetricEvent {
     /// Returns the part of an event that changes a metric, if any.
     pub(crate) fn of(event: &Event) -> Option<Self> {
         match event {
@@ -78,8 +78,8 @@ impl Writer {
     }
 
     /// Writes the next record over the oldest.
-    pub(super) fn write(&mut self, told: &Told) -> io::Result<()> {
-        let content = serde_json::to_vec(told).expect("plain data in memory");
+    pub(super) fn write(&mut self, event: &MetricEvent) -> io::Result<()> {
+        let content = serde_json::to_vec(event).expect("plain data in memory");
         assert!(content.len() <= RECORD_BYTES - HEAD_BYTES, "an event fits into its record");
         let mut record = [0; RECORD_BYTES];
         record[8..HEAD_BYTES].copy_from_slice(&(content.len() as u64).to_le_bytes());
@@ -120,7 +120,7 @@ impl Reader {
 
     /// Passes every record since the last call to `take`, and returns the number of records that
     /// were overwritten before they were read.
-    pub(super) fn read(&mut self, mut take: impl FnMut(Told)) -> u64 {
+    pub(super) fn read(&mut self, mut take: impl FnMut(MetricEvent)) -> u64 {
         if self.file.is_none() {
             self.file = open_to_read(&self.path).ok();
             if self.file.is_some() {
@@ -129,9 +129,9 @@ impl Reader {
         }
         let mut lost = 0;
         loop {
-            if let Some(told) = self.record(self.next) {
+            if let Some(event) = self.record(self.next) {
                 self.next += 1;
-                take(told);
+                take(event);
             } else if let Some(newer) = (1..=RECORDS).find(|&n| self.is_written(self.next + n)) {
                 lost += newer;
                 self.next += newer;
@@ -145,7 +145,7 @@ impl Reader {
         self.record(number).is_some()
     }
 
-    fn record(&self, number: u64) -> Option<Told> {
+    fn record(&self, number: u64) -> Option<MetricEvent> {
         let mut record = [0; RECORD_BYTES];
         self.file.as_ref()?.read_exact_at(&mut record, offset(number)).ok()?;
         if record[..8] != digest(number, &record[8..]) {
@@ -161,13 +161,13 @@ mod tests {
     use super::*;
     use record::fixtures::sample;
 
-    fn step(number: u64) -> Told {
-        Told::Step(StepLine { unix_ms: number, rank: 3, sample: sample(1, number) })
+    fn step(number: u64) -> MetricEvent {
+        MetricEvent::Step(StepLine { unix_ms: number, rank: 3, sample: sample(1, number) })
     }
 
-    fn read(reader: &mut Reader) -> (Vec<Told>, u64) {
+    fn read(reader: &mut Reader) -> (Vec<MetricEvent>, u64) {
         let mut found = Vec::new();
-        let lost = reader.read(|told| found.push(told));
+        let lost = reader.read(|event| found.push(event));
         (found, lost)
     }
 
@@ -180,8 +180,8 @@ mod tests {
         let mut writer = Writer::create(&path).unwrap();
         (1..=3).for_each(|number| writer.write(&step(number)).unwrap());
         assert_eq!(read(&mut reader), (vec![step(1), step(2), step(3)], 0));
-        writer.write(&Told::Warning).unwrap();
-        assert_eq!(read(&mut reader), (vec![Told::Warning], 0));
+        writer.write(&MetricEvent::Warning).unwrap();
+        assert_eq!(read(&mut reader), (vec![MetricEvent::Warning], 0));
         for round in 0..3 {
             (0..RECORDS).for_each(|number| writer.write(&step(round * RECORDS + number)).unwrap());
             assert_eq!(read(&mut reader).0.len() as u64, RECORDS);

@@ -13,17 +13,17 @@ use trainer::checkpoints::bench::{Load, TierRates, bench};
 use trainer::config::size;
 use trainer::failure::{Failure, Outcome};
 
-/// Measure how fast tiers are written, read and listed; needs no training.
+/// Measure the write, read and metadata rates of tiers, without training.
 ///
-/// The terms are those of the checkpointing test of MLPerf Storage: each thread stands for a
-/// process with a file of its own; a duration is that of the slowest, and throughput is all bytes
-/// divided by it. Writes are durable when they end (O_DIRECT where there is it, fdatasync,
-/// directories too). Each file is read by another thread than has written it, after the page cache
-/// was dropped; a rate with a * was read from memory all the same. Metadata are small durable files
-/// that are created, looked for, listed and deleted.
+/// The terms are those of the checkpointing test of MLPerf Storage. Each thread stands for a
+/// process with its own file; a duration is that of the slowest thread, and throughput is all bytes
+/// divided by it. Writes are durable when they end: O_DIRECT where it is supported, and fdatasync,
+/// also of directories. Another thread than the writer reads each file, after the page cache was
+/// dropped; a * marks rates that came from memory nevertheless. Metadata operations create, look
+/// up, list and delete small durable files.
 ///
-/// All of it is in one folder `yardstick-bench-...` on the tier, which is removed, also after an
-/// error; only a process that is killed leaves it, and a later one removes it after a day.
+/// All files are in one folder `yardstick-bench-...` on the tier, which is removed at the end, even
+/// after an error. If the process is killed, a later one removes the folder after a day.
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     /// Folder of a run, all of whose tiers are measured.
@@ -32,7 +32,7 @@ pub(super) struct Bench {
     /// Folder or URL (such as s3://bucket/prefix) to measure; may be repeated.
     #[arg(long = "path", value_name = "ADDRESS")]
     paths: Vec<String>,
-    /// Size of all threads' files together, as in 512MiB or 4GiB.
+    /// Total size of the files of all threads, as in 512MiB or 4GiB.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::parse)]
     bytes: u64,
     /// Number of threads.

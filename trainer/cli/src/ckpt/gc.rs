@@ -13,22 +13,21 @@ use record::text::number_format::count;
 use trainer::failure::{Failure, Outcome};
 use trainer::run::Folder;
 
-/// Remove what retention would remove, on all tiers.
+/// Apply retention on all tiers.
 ///
-/// These are: checkpoints older than the newest ones that `checkpoint.keep`, or the tier's own
-/// `keep`, keeps there; what earlier attempts have not committed, where something newer is
-/// committed; what is half removed; and uploads in parts to an object store that were not
-/// completed. Pinned checkpoints stay, and so do the files that the newest attempt has not
-/// committed, as it may still be writing them.
+/// Removes checkpoints older than the newest ones that `checkpoint.keep`, or the tier's own `keep`,
+/// keeps; uncommitted files of earlier attempts, if something newer is committed; half-removed
+/// checkpoints; and incomplete multipart uploads to an object store. Keeps pinned checkpoints, and
+/// the uncommitted files of the newest attempt, which may still be writing them.
 ///
-/// Refused with 2 while the run is training, which removes all of this itself. Where the file
-/// system of RUN has no locks, that is not noticed: a checkpoint that is just being copied to
-/// another tier may then be removed before it is there, and the run copies the next one.
+/// Exits with 2 while the run is training, as the run applies retention itself. If the file system
+/// of RUN has no locks, a running run is not detected: a checkpoint that is being copied to another
+/// tier may then be removed, and the run copies the next one.
 #[derive(Debug, Args)]
 pub(super) struct Gc {
     #[command(flatten)]
     selection: Selection,
-    /// Remove nothing; only list it. Works while the run is training.
+    /// List only, and remove nothing. Works while the run is training.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON.
@@ -52,7 +51,7 @@ impl Gc {
         let mut folder = Folder::new(&tiers.folder);
         if !self.dry_run && !folder.lock_soon()? {
             let shown = tiers.folder.display();
-            let hint = "hint: it removes what is old itself; --dry-run only lists it";
+            let hint = "hint: the run applies retention itself; --dry-run only lists";
             return Err(Failure::usage(format!("{shown}: the run is training\n  {hint}")));
         }
         let mut rows = Vec::new();

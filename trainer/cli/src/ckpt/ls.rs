@@ -17,10 +17,11 @@ use trainer::failure::Outcome;
 
 /// List the checkpoints of all tiers, newest first.
 ///
-/// State: committed, where any tier has it so; uncommitted (interrupted, or being written), deleted
+/// State: committed (on at least one tier), uncommitted (interrupted, or being written), deleted
 /// (its removal was interrupted), damaged, rejected (a restore found it damaged), or refused (of
-/// another run, workload or format). Age: since the first tier that still has it has committed it.
-/// Durable on: the tiers that have it committed. What is pinned is never removed (`ckpt pin`).
+/// another run, workload or format). Age: time since the first of the tiers that still have it
+/// committed it. Durable on: the tiers that have it committed. Pinned checkpoints are never removed
+/// (`ckpt pin`).
 #[derive(Debug, Args)]
 pub(super) struct Ls {
     #[command(flatten)]

@@ -17,12 +17,12 @@ use trainer::failure::{Failure, Outcome};
 
 pub(super) use tiers::RunTiers;
 
-/// See, check, keep, copy and remove the checkpoints of a run, on all of its tiers.
+/// List, verify, pin, copy and remove the checkpoints of a run, on all of its tiers.
 ///
 /// The tiers are those of the run's configuration and of LOCAL_CHECKPOINT_DIR and
-/// SHARED_CHECKPOINT_DIR, as in training. Of a tier of each node only this node's part is seen. A
-/// tier without checkpoints of the run, or that this machine cannot reach, is named on stderr and
-/// left out.
+/// SHARED_CHECKPOINT_DIR, as in training. Of a per-node tier, only the part of this node is
+/// visible. Tiers without checkpoints of the run, and tiers that this machine cannot reach, are
+/// named on stderr and skipped.
 #[derive(Debug, Args)]
 pub(super) struct Ckpt {
     #[command(subcommand)]

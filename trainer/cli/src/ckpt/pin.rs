@@ -8,11 +8,11 @@ use super::unusable;
 use record::ExitCode;
 use trainer::failure::Outcome;
 
-/// Keep a checkpoint for ever, on each tier that has it.
+/// Protect a checkpoint from retention, on each tier that has it.
 ///
-/// Retention neither removes it nor counts it, on these tiers and on those to which it is copied
-/// later. On a tier of each node this protects the part on this node only. Removing the file PINNED
-/// from its folder does the same as `ckpt unpin`.
+/// Retention neither removes nor counts a pinned checkpoint, on these tiers and on those to which
+/// it is copied later. On a per-node tier, only the part on this node is protected. Removing the
+/// file PINNED from its folder has the effect of `ckpt unpin`.
 #[derive(Debug, Args)]
 pub(super) struct Pin {
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(super) struct Pin {
     checkpoint: String,
 }
 
-/// Let retention remove a checkpoint again.
+/// Allow retention to remove a checkpoint again.
 #[derive(Debug, Args)]
 pub(super) struct Unpin {
     #[command(flatten)]

@@ -10,20 +10,20 @@ use record::ExitCode;
 use record::text::number_format::{count, scaled};
 use trainer::failure::Outcome;
 
-/// Show what a restore would read from where, by manifests and indexes alone.
+/// Show the sources of a restore, read from manifests and indexes alone.
 ///
-/// It is planned as training plans it, from what this machine sees: the nodes of ranks elsewhere
-/// count as empty. Every rank is taken to read all tensors; with a sharded optimizer it reads its
-/// part of some, so that the bytes read are at most these. Whether data is intact, `ckpt verify`
-/// tells. Ends with 6 when no checkpoint is covered.
+/// The plan is that of training, from the view of this machine: the nodes of other ranks count as
+/// empty. Every rank is assumed to read all tensors. With a sharded optimizer it reads only its
+/// part of some, so the shown bytes are an upper bound. `ckpt verify` checks the data itself. Exits
+/// with 6 if no checkpoint is complete.
 #[derive(Debug, Args)]
 pub(super) struct Plan {
     #[command(flatten)]
     selection: Selection,
-    /// Ranks that restore.
+    /// Number of ranks that restore.
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
-    /// How many of them run on this machine [default: all].
+    /// Number of these ranks on this machine [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_here: Option<u32>,
     /// Print JSON.
@@ -49,7 +49,9 @@ impl Plan {
             print_json(&preview)?;
         }
         let Some(checkpoint) = &preview.checkpoint else {
-            return Err(run.nothing("no checkpoint is covered by what this machine sees"));
+            return Err(
+                run.nothing("no checkpoint is complete on the tiers that this machine can reach")
+            );
         };
         if self.json {
             return Ok(ExitCode::Done);

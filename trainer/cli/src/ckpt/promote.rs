@@ -22,11 +22,11 @@ const POLL: Duration = Duration::from_millis(100);
 /// Number of tries: the first starts at once, the others after pauses.
 const TRIES: u64 = 3;
 
-/// Copy a checkpoint to a shared tier, verified while it is read.
+/// Copy a checkpoint to a shared tier, and verify it while it is read.
 ///
-/// What is complete there is not sent again: after a failure the same command goes on. Nothing on
-/// either tier is removed for its age, and the copy is kept by the retention of the run like any
-/// other: pin it to keep it longer. The run may be training meanwhile.
+/// Files that are complete there are not sent again: after a failure, the same command resumes the
+/// copy. Nothing on either tier is removed for its age. The retention of the run applies to the
+/// copy: pin it to keep it longer. The run may be training meanwhile.
 #[derive(Debug, Args)]
 pub(super) struct Promote {
     /// Folder of the run.
@@ -35,10 +35,10 @@ pub(super) struct Promote {
     /// Name of the checkpoint (see `yardstick ckpt ls`).
     #[arg(value_name = "NAME")]
     checkpoint: String,
-    /// Tier that gets it: shared or object.
+    /// Destination tier: shared or object.
     #[arg(long, value_name = "TIER")]
     to: String,
-    /// Tier that it is read from [default: the nearest that has all of it].
+    /// Source tier [default: the nearest that has all of it].
     #[arg(long, value_name = "TIER")]
     from: Option<String>,
 }

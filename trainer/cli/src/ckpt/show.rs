@@ -12,7 +12,7 @@ use record::ExitCode;
 use record::text::number_format;
 use trainer::failure::Outcome;
 
-/// Show what a checkpoint is and what each tier has of it, without reading its data.
+/// Describe a checkpoint and its copy on each tier, without reading its data.
 #[derive(Debug, Args)]
 pub(super) struct Show {
     #[command(flatten)]

@@ -17,13 +17,13 @@ use trainer::config::Variables;
 use trainer::failure::{Failure, Outcome};
 use trainer::run::Folder;
 
-/// Which run, and which of its tiers.
+/// Run, and the selected tier.
 #[derive(Debug, Args)]
 pub(super) struct Selection {
     /// Folder of the run.
     #[arg(value_name = "RUN")]
     folder: PathBuf,
-    /// Only this tier: nvme, shared or object.
+    /// Use only this tier: nvme, shared or object.
     #[arg(long, value_name = "NAME")]
     tier: Option<String>,
 }

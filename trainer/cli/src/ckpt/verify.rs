@@ -11,9 +11,9 @@ use trainer::failure::Outcome;
 
 /// Read a checkpoint and check every byte against its digests, on each tier that has it.
 ///
-/// Bytes that are not right are read again, twice at most: what was right only then is named on
-/// stderr, as memory or the network damages data. A copy that a restore has rejected (`rejected` in
-/// `ckpt ls`) is read when --checkpoint names it, and counts again if it is intact.
+/// Wrong bytes are read again, at most twice. Bytes that are right only then are named on stderr:
+/// memory or the network damages data. A copy that a restore has rejected (`rejected` in `ckpt ls`)
+/// is read if --checkpoint names it, and reinstated if it is intact.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     #[command(flatten)]

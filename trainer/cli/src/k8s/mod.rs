@@ -20,7 +20,7 @@ use record::PodList;
 use serde_json::json;
 use verdict::report::{ReportData, html};
 
-/// Make jobs for Kubernetes, and gather their results. No access to a cluster is needed.
+/// Render jobs for Kubernetes, and collect their results. Needs no access to a cluster.
 #[derive(Debug, Args)]
 pub(super) struct K8s {
     #[command(subcommand)]
@@ -35,41 +35,41 @@ enum Command {
 
 /// Render a benchmark file as the objects of jobs, for `kubectl apply -f`.
 ///
-/// The same file gives the same bytes. What the cluster, the operator or `train` would refuse is
-/// refused here.
+/// The same file gives the same bytes. Errors that the cluster, the operator or `train` would
+/// report are reported here.
 #[derive(Debug, Args)]
 struct Render {
-    /// The benchmark file: TOML with the tables workflow, platform and workload, and matrix for
-    /// several jobs.
+    /// Benchmark file: TOML with the tables workflow, platform and workload, and matrix for several
+    /// jobs.
     #[arg(value_name = "FILE")]
     benchmark: PathBuf,
-    /// What runs the job: mpi-operator, Kubeflow's trainer, or Argo Workflows with mpi-operator.
+    /// Runner of the job: mpi-operator, Kubeflow's trainer, or Argo Workflows with mpi-operator.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "mpijob")]
     format: Format,
-    /// Write to this file, or a file for each job to this folder [default: stdout].
+    /// Write to this file, or one file per job to this folder [default: stdout].
     #[arg(long, value_name = "FILE|DIR")]
     out: Option<PathBuf>,
 }
 
-/// Gather the records of jobs in one table, with the scaling efficiency over their nodes.
+/// Collect the records of jobs in one table, with the scaling efficiency over their nodes.
 ///
-/// Efficiency is the rate of a node relative to that on the fewest nodes, of the same workload and
+/// Efficiency is the rate per node relative to that on the fewest nodes, with the same workload and
 /// settings.
 #[derive(Debug, Args)]
 struct Collect {
-    /// Folders of runs, such as a claim that is mounted or copied, or stores of records as
-    /// `train --records` fills them, also s3://BUCKET/PREFIX.
+    /// Folders of runs, such as a mounted or copied volume, or stores of records that `train
+    /// --records` fills, as in s3://BUCKET/PREFIX.
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<String>,
-    /// Look only at the jobs of this benchmark file, and exit with 3 unless the newest record of
+    /// Collect only the jobs of this benchmark file, and exit with 3 unless the newest record of
     /// each is complete.
     #[arg(long, value_name = "FILE")]
     benchmark: Option<PathBuf>,
-    /// Add how long the pods of each job took to start, where its record does not have it: what
-    /// `kubectl get pods -o json` printed while they were there.
+    /// Add the startup times of pods to records without them, from the output of `kubectl get pods
+    /// -o json` while the pods existed.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
-    /// Write a page with a chart of all runs: one file that needs no network.
+    /// Write a self-contained HTML page with a chart of all runs.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print JSON.

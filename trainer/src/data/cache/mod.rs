@@ -15,7 +15,7 @@
 
 mod download;
 mod entry;
-mod room;
+mod eviction;
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -174,7 +174,7 @@ impl Cache {
     fn fetch(&self, wanted: &Wanted) -> Result<(), DataError> {
         self.lock_with(File::lock)?;
         wanted.absent.iter().try_for_each(|url| self.discard(url))?;
-        self.make_room(&wanted.objects)?;
+        self.evict(&wanted.objects)?;
         let absent = |object: &&Object| self.entry(object).is_none(); // another rank was first
         wanted.objects.iter().filter(absent).try_for_each(|object| self.download(object))
     }

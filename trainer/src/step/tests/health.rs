@@ -13,7 +13,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Returns the bits that each step reports, and checks their values.
-fn told(config: &Config, collective: &dyn Collective) -> Vec<Option<[u64; 2]>> {
+fn health_bits(config: &Config, collective: &dyn Collective) -> Vec<Option<[u64; 2]>> {
     let mut trainer = trainer(config, collective);
     let mut before = weights(&mut trainer);
     let step = |_| {
@@ -45,7 +45,7 @@ fn norms_are_right_on_all_ranks_and_sharding_does_not_change_a_bit() {
                         "telemetry.health_every_steps=1",
                     ],
                 );
-                on_ranks(world, |rank| told(&config, rank))
+                on_ranks(world, |rank| health_bits(&config, rank))
             };
             let ranks = run(false);
             assert!(ranks.iter().all(|rank| *rank == ranks[0]), "all ranks agree");
@@ -69,6 +69,6 @@ fn looking_changes_no_bit_and_happens_at_its_interval() {
     let config = config("smoke", &["telemetry.health_every_steps=2"]);
     let single = collectives::Single::new();
     let mut trainer = trainer(&config, &single);
-    let is_told = |_| trainer.step(Requests::default).unwrap().health.is_some();
-    assert_eq!((0..4).map(is_told).collect::<Vec<_>>(), [false, true, false, true]);
+    let has_health = |_| trainer.step(Requests::default).unwrap().health.is_some();
+    assert_eq!((0..4).map(has_health).collect::<Vec<_>>(), [false, true, false, true]);
 }

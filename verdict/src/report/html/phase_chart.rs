@@ -62,7 +62,7 @@ fn over_steps(steps: &StepsSummary) -> Option<Figure<'_>> {
     let last_whole = (WHOLE_SHARE * totals.len().checked_sub(1)? as f64) as usize;
     let top = from_zero([totals[last_whole]]);
     let cut = totals.iter().filter(|total| **total > top.end).count();
-    let mut caption = "Where the time of a step goes on rank 0.".to_owned();
+    let mut caption = "Time of a step by phase on rank 0.".to_owned();
     if cut > 0 {
         let (limit, longest) = (milliseconds(top.end), milliseconds(*totals.last()?));
         let bars = totals.len();

@@ -163,8 +163,8 @@ impl Exchange {
                 has_progressed = true;
                 let slot = chunk.slot;
                 // SAFETY: the caller's promise.
-                let goes_on = unsafe { self.next_phase(entry, chunk, requests)? };
-                if !goes_on {
+                let has_next = unsafe { self.next_phase(entry, chunk, requests)? };
+                if !has_next {
                     complete(slot);
                 }
             }

@@ -10,7 +10,7 @@ use record::machine::host_name;
 
 /// Way to reach a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum Transport {
     /// ssh.
     Ssh,
     /// Slurm's `srun`, in the allocation of this process. Many clusters forbid ssh between nodes.
@@ -50,7 +50,7 @@ const SRUN: [&str; 7] = [
 /// Port to resolve a name with; it is not connected to.
 const SSH_PORT: u16 = 22;
 
-impl Reach {
+impl Transport {
     /// Builds the command that runs a program on the host. Waits for DNS.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn ssh_connects_to_the_port_of_a_host() {
         let host = Host { port: Some(2222), ..Host::new("192.0.2.1", None) };
-        let command = Reach::Ssh.command(&host, Path::new("yardstick"), &[]).unwrap();
+        let command = Transport::Ssh.command(&host, Path::new("yardstick"), &[]).unwrap();
         let arguments: Vec<_> = command.get_args().collect();
         assert!(arguments.windows(3).any(|words| words == ["-p", "2222", "--"]), "{arguments:?}");
     }

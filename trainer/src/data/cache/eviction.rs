@@ -19,7 +19,7 @@ struct Idle {
 
 impl Cache {
     /// Removes other files until the cache with these objects is within its limit.
-    pub(super) fn make_room(&self, objects: &[Object]) -> Result<(), DataError> {
+    pub(super) fn evict(&self, objects: &[Object]) -> Result<(), DataError> {
         let needed: HashSet<_> =
             objects.iter().map(|object| self.entry_path(&object.url)).collect();
         let needed_bytes: u64 = objects.iter().map(|object| object.info.size_bytes).sum();

@@ -1,7 +1,7 @@
 //! Comparison of ranks on equal work at the same time, after the first step: it finds a slow
 //! machine before that has slowed many steps down.
 
-use record::Sniffed;
+use record::CalibrationRates;
 
 use super::detector::{middle, robust_deviation};
 use record::RankRecord;
@@ -41,8 +41,8 @@ fn far_below(rates: &[f64]) -> Vec<Far> {
 }
 
 /// Returns ranks that are far below the others, each with a description.
-pub(crate) fn outliers(all: &[Sniffed], ranks: &[RankRecord]) -> Vec<(usize, String)> {
-    let of = |rate: fn(&Sniffed) -> f64| all.iter().map(rate).collect();
+pub(crate) fn outliers(all: &[CalibrationRates], ranks: &[RankRecord]) -> Vec<(usize, String)> {
+    let of = |rate: fn(&CalibrationRates) -> f64| all.iter().map(rate).collect();
     let rates = [
         Rates { of: "multiplies matrices", values: of(|it| it.matmul_flops_per_second) },
         Rates { of: "reads and writes memory", values: of(|it| it.memory_bytes_per_second) },
@@ -64,23 +64,23 @@ mod tests {
     use super::*;
     use record::fixtures::finished;
 
-    fn sniffed(matmul: f64, memory: f64) -> Sniffed {
-        Sniffed { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }
+    fn rates(matmul: f64, memory: f64) -> CalibrationRates {
+        CalibrationRates { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }
     }
 
     #[test]
     fn a_rank_that_is_far_below_the_others_is_named() {
         let rank = finished().ranks[0].clone();
         let ranks = vec![rank; 16];
-        let alike: Vec<_> = (0..16).map(|rank| sniffed(100.0 + f64::from(rank), 10.0)).collect();
-        assert_eq!(outliers(&alike, &ranks), []);
-        let mut one = alike.clone();
+        let similar: Vec<_> = (0..16).map(|rank| rates(100.0 + f64::from(rank), 10.0)).collect();
+        assert_eq!(outliers(&similar, &ranks), []);
+        let mut one = similar.clone();
         one[3].matmul_flops_per_second = 60.0;
         one[5].memory_bytes_per_second = 9.0;
         let found = outliers(&one, &ranks);
         let text = "rank 3 (node-a) multiplies matrices at 56 % of the median rank's rate";
         assert_eq!(found, [(3, text.to_owned())], "10 % less memory bandwidth is nothing unusual");
-        let two = [sniffed(100.0, 10.0), sniffed(99.0, 5.0)];
+        let two = [rates(100.0, 10.0), rates(99.0, 5.0)];
         let found = outliers(&two, &ranks);
         let text = "rank 1 (node-a) reads and writes memory at 50 % of the median rank's rate";
         assert_eq!(found, [(1, text.to_owned())]);
