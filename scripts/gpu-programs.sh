@@ -3,10 +3,10 @@
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
 # What a check runs, by the names of cargo's targets: the binary, the unit tests of models with
-# those of the kernels, tests of the engine and of NCCL, and an example. tests/tidy compares them
-# with the workspace.
-PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend cuda_timing)
-BUILD_TARGETS=(--bin yardstick --example cuda_timing)
+# those of the kernels, and tests of the engine and of NCCL. tests/tidy compares them with the
+# workspace.
+PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend)
+BUILD_TARGETS=(--bin yardstick)
 TEST_TARGETS=(--lib --test cuda_engine --test cuda_nccl_backend)
 # What a lent machine takes at most, in MiB; programs that are not optimised are larger.
 PACK_MAX=60

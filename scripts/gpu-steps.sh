@@ -49,7 +49,7 @@ step() {
 # Sets what differs between a GPU and the emulated device, which computes slowly.
 choose_settings() {
     smoke=() gpt2=() parity_steps=50 resume_steps=20
-    micro_batches=(64 32 16 8) timing=(--micro-batch 32) torch=(--rounds 2)
+    micro_batches=(64 32 16 8) timed_sequences=32 torch=(--rounds 2)
     # Micro-batches that fill a GPU of 80 GB, where a search would take longer than the steps.
     declare -gA torch_micro=([124M]=32 [1.3B]=8)
     gpt2_tokens=1024 throughput_steps=30 torch_device=cuda
@@ -61,7 +61,7 @@ choose_settings() {
         # After 40 of so few tokens bf16 differs from f32 by more than the bound anywhere.
         parity_steps=40 resume_steps=6
         micro_batches=(1000000 4) gpt2_tokens=32 throughput_steps=4
-        timing=(--small) torch=(--rounds 1 --tiny) torch_micro=() torch_device=cpu
+        timed_sequences=2 torch=(--rounds 1 --tiny) torch_micro=() torch_device=cpu
     fi
 }
 

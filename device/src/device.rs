@@ -1,6 +1,8 @@
 //! The device that a rank computes on.
 
-use crate::cuda::{Cuda, Error};
+use std::time::{Duration, Instant};
+
+use crate::cuda::{Cuda, Error, Event};
 use crate::{Allocator, Element, View, ViewMut};
 
 /// The device that a rank computes on. A handle: clones are the same device.
@@ -18,6 +20,43 @@ impl Device {
         match self {
             Self::Host => Allocator::host(),
             Self::Cuda(device) => Allocator::cuda(device),
+        }
+    }
+
+    /// Returns the time of work on the device: on CUDA that between two events around it, for which
+    /// the host waits.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub fn time<E: From<Error>>(
+        &self,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Duration, E> {
+        match self {
+            Self::Host => {
+                let start = Instant::now();
+                work()?;
+                Ok(start.elapsed())
+            }
+            Self::Cuda(device) => {
+                let start = Event::new(device)?;
+                let end = Event::new(device)?;
+                start.record(device.compute())?;
+                work()?;
+                end.record(device.compute())?;
+                Ok(Duration::from_nanos(start.elapsed_ns(&end)?))
+            }
+        }
+    }
+
+    /// Waits until all work that was started on the device is done.
+    ///
+    /// # Errors
+    /// Those of that work.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        match self {
+            Self::Host => Ok(()),
+            Self::Cuda(device) => device.synchronize(),
         }
     }
 

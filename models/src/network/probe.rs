@@ -1,36 +1,54 @@
-//! Products by the kernels of the engine, for measuring the rate that they reach.
+//! Products by the engine's own means, for measuring the rate that they reach.
 
-use device::{Allocator, DeviceBuffer};
+use std::time::Duration;
+
+use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use half::bf16;
 use rayon::prelude::*;
 
 use super::linear::Linear;
 use super::options::Options;
 use super::size::Size;
-use crate::ops::matmul::{self, Epilogue, Shape, Workspace};
+use crate::ops::kernels::CudaElement;
+use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, Extras, LinearProducts};
+use crate::ops::matmul::{self, Shape, Workspace};
 use crate::ops::{Element, Float};
 use crate::rng::{Purpose, Stream};
 use crate::workload::Compute;
-use crate::{MicroBatch, ModelConfig};
+use crate::{Error, MicroBatch, ModelConfig};
 
-/// Of the numbers in the matrices: they do not depend on a run.
+/// Seed of the numbers in the matrices: they do not depend on a run.
 const SEED: u64 = 0;
-/// Sides of the square products.
-const SIDES: [usize; 2] = [512, 1024];
-/// Bound on the elements of a product's three matrices: 16 MiB in f32.
-const ELEMENTS_MAX: usize = 4 << 20;
+/// Random numbers that a matrix repeats.
+const PATTERN: usize = 1 << 20;
 
-/// The products whose best rate is the matmul rate of a workload: squares, and the largest product
-/// of its own, so that the workload cannot be faster than what was measured.
-pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch) -> Vec<Shape> {
-    let squares = SIDES.map(|side| Shape { rows: side, inputs: side, outputs: side });
-    let compute = Compute::F32;
-    let options = Options { threads: 1, ..compute.into() };
+/// Products to probe on one kind of device.
+struct Limits {
+    /// Sides of the square products.
+    sides: &'static [usize],
+    /// Bound on the elements of a product's three matrices.
+    elements_max: usize,
+}
+
+/// Matrices of at most 16 MiB in f32.
+const ON_HOST: Limits = Limits { sides: &[512, 1024], elements_max: 4 << 20 };
+/// Matrices of at most 800 MiB in f32: large devices reach their rate only with large products.
+const ON_CUDA: Limits = Limits { sides: &[256, 1024, 4096, 8192], elements_max: 200 << 20 };
+
+/// The products whose best rate is the matmul rate of a workload, from the smallest: squares, and
+/// the largest product of its own, so that the workload cannot be faster than what was measured.
+pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch, on_cuda: bool) -> Vec<Shape> {
+    let Limits { sides, elements_max } = if on_cuda { ON_CUDA } else { ON_HOST };
+    let squares = sides.iter().map(|&side| Shape { rows: side, inputs: side, outputs: side });
+    let options = Options { threads: 1, ..Compute::F32.into() };
     let size = Size::new(config, micro_batch, options);
     let layers = Linear::ALL.map(|linear| size.linear(linear));
     let products = layers.into_iter().chain([head(&size)]);
     let largest = products.max_by(|a, b| flops(*a).total_cmp(&flops(*b)));
-    squares.into_iter().chain(largest.map(bounded)).collect()
+    let largest = largest.map(|shape| bounded(shape, elements_max));
+    let mut shapes: Vec<Shape> = squares.chain(largest).collect();
+    shapes.sort_by(|a, b| flops(*a).total_cmp(&flops(*b)));
+    shapes
 }
 
 /// The logits of one chunk, which the head computes as W H^T.
@@ -40,54 +58,90 @@ fn head(size: &Size) -> Shape {
 
 /// Halves the largest dimension, mostly the rows, until the matrices are small enough for a short
 /// probe. A product is computed block by block, so its rate does not depend on how many blocks
-/// there are.
-fn bounded(mut shape: Shape) -> Shape {
-    while elements(shape) > ELEMENTS_MAX {
-        let Shape { rows, inputs, outputs } = &mut shape;
-        let largest = rows.max(inputs).max(outputs);
-        *largest = largest.div_ceil(2);
+/// there are. Dimensions stay multiples of 8, which cuBLASLt needs.
+fn bounded(mut shape: Shape, elements_max: usize) -> Shape {
+    let Shape { rows, inputs, outputs } = &mut shape;
+    while *rows * *inputs + *outputs * *inputs + *rows * *outputs > elements_max {
+        let largest = (*rows).max(*inputs).max(*outputs);
+        for side in [&mut *rows, inputs, outputs] {
+            if *side == largest {
+                *side = side.div_ceil(2);
+                break;
+            }
+        }
+    }
+    for side in [rows, inputs, outputs] {
+        *side = side.next_multiple_of(8);
     }
     shape
-}
-
-/// Of all three matrices.
-fn elements(Shape { rows, inputs, outputs }: Shape) -> usize {
-    rows * inputs + outputs * inputs + rows * outputs
 }
 
 fn flops(Shape { rows, inputs, outputs }: Shape) -> f64 {
     2.0 * rows as f64 * inputs as f64 * outputs as f64
 }
 
-/// Y = X W^T in a format.
+/// Y = X W^T in a format, on a device.
 #[derive(Debug)]
 pub struct ProbeProduct {
     shape: Shape,
-    operands: Formats,
+    device: Device,
+    operands: Box<dyn Multiply>,
 }
 
-#[derive(Debug)]
-enum Formats {
-    F32(Operands<f32>),
-    Bf16(Operands<bf16>),
+/// Operands of any format on any device.
+trait Multiply: std::fmt::Debug {
+    /// Computes the product, or starts to.
+    fn multiply(&mut self) -> Result<(), Error>;
 }
 
 impl ProbeProduct {
-    /// Matrices of random numbers. Multiply inside a rayon pool of so many threads.
-    pub fn new(allocator: &Allocator, compute: Compute, shape: Shape, threads: usize) -> Self {
-        let operands = match compute {
-            Compute::F32 => Formats::F32(Operands::new(allocator, shape, threads)),
-            Compute::Bf16 => Formats::Bf16(Operands::new(allocator, shape, threads)),
+    /// Matrices of random numbers on the allocator's device, where products are computed. On the
+    /// host multiply inside a rayon pool of so many threads.
+    ///
+    /// # Errors
+    /// Those of the device, such as too little memory.
+    pub fn new(
+        allocator: &Allocator,
+        compute: Compute,
+        shape: Shape,
+        threads: usize,
+    ) -> Result<Self, Error> {
+        let device = allocator.device();
+        let operands: Box<dyn Multiply> = match (&device, compute) {
+            (Device::Host, Compute::F32) => {
+                Box::new(HostOperands::<f32>::new(allocator, shape, threads))
+            }
+            (Device::Host, Compute::Bf16) => {
+                Box::new(HostOperands::<bf16>::new(allocator, shape, threads))
+            }
+            (Device::Cuda(_), Compute::F32) => {
+                Box::new(CudaOperands::<f32>::new(allocator, shape)?)
+            }
+            (Device::Cuda(_), Compute::Bf16) => {
+                Box::new(CudaOperands::<bf16>::new(allocator, shape)?)
+            }
         };
-        Self { shape, operands }
+        Ok(Self { shape, device, operands })
     }
 
-    /// Computes the product.
-    pub fn multiply(&mut self) {
-        match &mut self.operands {
-            Formats::F32(operands) => operands.multiply(self.shape),
-            Formats::Bf16(operands) => operands.multiply(self.shape),
+    /// Memory of a product's matrices on a CUDA device, and of its library's workspace.
+    pub fn bytes_on_cuda(compute: Compute, shape: Shape) -> u64 {
+        let allocator = Allocator::counting();
+        match compute {
+            Compute::F32 => drop(Matrices::<f32>::new(&allocator, shape)),
+            Compute::Bf16 => drop(Matrices::<bf16>::new(&allocator, shape)),
         }
+        drop(Blas::workspace(&allocator));
+        allocator.total_bytes()
+    }
+
+    /// Computes the product, and returns its time.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn time(&mut self) -> Result<Duration, Error> {
+        let Self { device, operands, .. } = self;
+        device.time(|| operands.multiply())
     }
 
     /// FLOPs of one product, multiplications and additions.
@@ -96,42 +150,98 @@ impl ProbeProduct {
     }
 }
 
+/// The three matrices.
 #[derive(Debug)]
-struct Operands<E: Element> {
+struct Matrices<E: Element> {
     /// X (N, I).
     left: DeviceBuffer<E>,
     /// W (O, I).
     right: DeviceBuffer<E>,
     /// Y (N, O).
     product: DeviceBuffer<E>,
-    workspace: Workspace<E>,
 }
 
-impl<E: Element> Operands<E> {
-    fn new(allocator: &Allocator, shape: Shape, threads: usize) -> Self {
+impl<E: Element> Matrices<E> {
+    fn new(allocator: &Allocator, shape: Shape) -> Self {
         let Shape { rows, inputs, outputs } = shape;
-        let [forward, ..] = shape.products();
         let stream = |index| Stream::new(SEED, Purpose::Test).child(index);
         Self {
             left: allocator.zeros(rows * inputs).filled(|left| randomize(left, stream(0))),
             right: allocator.zeros(outputs * inputs).filled(|right| randomize(right, stream(1))),
             product: allocator.zeros(rows * outputs),
+        }
+    }
+}
+
+/// Operands of the host's kernels.
+#[derive(Debug)]
+struct HostOperands<E: Element> {
+    shape: Shape,
+    matrices: Matrices<E>,
+    workspace: Workspace<E>,
+}
+
+impl<E: Element> HostOperands<E> {
+    fn new(allocator: &Allocator, shape: Shape, threads: usize) -> Self {
+        let [forward, ..] = shape.products();
+        Self {
+            shape,
+            matrices: Matrices::new(allocator, shape),
             workspace: Workspace::for_products(allocator, threads, &[forward]),
         }
     }
+}
 
-    fn multiply(&mut self, shape: Shape) {
-        let Self { left, right, product, workspace } = self;
-        let epilogue = (None, Epilogue::Store);
-        matmul::forward(product.host_mut(), left.host(), right.host(), epilogue, shape, workspace);
+impl<E: Element> Multiply for HostOperands<E> {
+    fn multiply(&mut self) -> Result<(), Error> {
+        let Self { shape, matrices, workspace } = self;
+        let Matrices { left, right, product } = matrices;
+        let epilogue = (None, matmul::Epilogue::Store);
+        let product = product.host_mut();
+        matmul::forward(product, left.host(), right.host(), epilogue, *shape, workspace);
+        Ok(())
+    }
+}
+
+/// Operands of cuBLASLt.
+#[derive(Debug)]
+struct CudaOperands<E: CudaElement> {
+    matrices: Matrices<E>,
+    blas: Blas,
+    products: LinearProducts,
+}
+
+impl<E: CudaElement> CudaOperands<E> {
+    fn new(allocator: &Allocator, shape: Shape) -> Result<Self, Error> {
+        let Device::Cuda(device) = allocator.device() else {
+            unreachable!("operands on a CUDA device")
+        };
+        let matrices = Matrices::new(allocator, shape);
+        let workspace = Blas::workspace(allocator);
+        allocator.outcome()?;
+        let blas = Blas::new(&device, workspace)?;
+        let epilogues = Epilogues { forward: Epilogue::None, input: Epilogue::None };
+        let products = LinearProducts::new::<E>(&blas, shape, epilogues)?;
+        Ok(Self { matrices, blas, products })
+    }
+}
+
+impl<E: CudaElement> Multiply for CudaOperands<E> {
+    fn multiply(&mut self) -> Result<(), Error> {
+        let Self { matrices, blas, products } = self;
+        let Matrices { left, right, product } = matrices;
+        let product: ViewMut<'_, E> = product.view_mut();
+        Ok(products.forward(blas, product, left.view(), right.view(), Extras::default())?)
     }
 }
 
 /// Numbers uniform in [-1, 1): some processors multiply constants faster.
 fn randomize<E: Element>(numbers: &mut [E], stream: Stream) {
-    numbers.par_iter_mut().enumerate().for_each(|(index, number)| {
+    let (pattern, rest) = numbers.split_at_mut(numbers.len().min(PATTERN));
+    pattern.par_iter_mut().enumerate().for_each(|(index, number)| {
         *number = E::narrow(E::Wide::from_f64(stream.signed(index as u64)));
     });
+    rest.par_chunks_mut(PATTERN).for_each(|part| part.copy_from_slice(&pattern[..part.len()]));
 }
 
 #[cfg(test)]
@@ -143,7 +253,10 @@ mod tests {
     const SHAPE: Shape = Shape { rows: 33, inputs: 35, outputs: 31 };
 
     /// The relative error of the product, and how many values each operand has at least.
-    fn error_and_values<E: Element>(operands: &Operands<E>) -> (f64, usize) {
+    fn error_and_values<E: Element>() -> (f64, usize) {
+        let mut operands = HostOperands::<E>::new(&Allocator::host(), SHAPE, 2);
+        operands.multiply().unwrap();
+        let operands = operands.matrices;
         let [left, right] = [&operands.left, &operands.right].map(|matrix| widened(matrix.host()));
         let rows = left.chunks(SHAPE.inputs);
         let columns = || right.chunks(SHAPE.inputs);
@@ -162,25 +275,29 @@ mod tests {
 
     #[test]
     fn multiplies_numbers_in_both_formats() {
-        for (compute, bound) in [(Compute::F32, 1e-6), (Compute::Bf16, 4e-3)] {
-            let mut probe = ProbeProduct::new(&Allocator::host(), compute, SHAPE, 2);
-            probe.multiply();
-            let (error, values) = match &probe.operands {
-                Formats::F32(operands) => error_and_values(operands),
-                Formats::Bf16(operands) => error_and_values(operands),
-            };
-            assert!(error < bound, "{compute}: {error:e}");
-            assert!(values > SHAPE.inputs * SHAPE.outputs / 2, "{compute}: {values} values");
+        for ((error, values), bound) in
+            [(error_and_values::<f32>(), 1e-6), (error_and_values::<bf16>(), 4e-3)]
+        {
+            assert!(error < bound, "{error:e}");
+            assert!(values > SHAPE.inputs * SHAPE.outputs / 2, "{values} values");
         }
+    }
+
+    #[test]
+    fn a_large_matrix_repeats_a_pattern_to_its_end() {
+        let mut numbers = vec![0.0_f32; 2 * PATTERN + 5];
+        randomize(&mut numbers, Stream::new(SEED, Purpose::Test));
+        assert_eq!(numbers[2 * PATTERN..], numbers[..5]);
+        assert!(numbers[..5].windows(2).all(|pair| pair[0] != pair[1]));
     }
 
     #[test]
     fn a_probe_allocates_what_is_counted() {
         for compute in [Compute::F32, Compute::Bf16] {
             let [host, counting] = [Allocator::host(), Allocator::counting()].map(|allocator| {
-                let mut probe = ProbeProduct::new(&allocator, compute, SHAPE, 2);
+                let mut probe = ProbeProduct::new(&allocator, compute, SHAPE, 2).unwrap();
                 if !allocator.is_counting() {
-                    probe.multiply();
+                    probe.time().unwrap();
                 }
                 allocator.total_bytes()
             });
@@ -188,29 +305,37 @@ mod tests {
         }
     }
 
+    /// Shapes of a preset that are no squares of the host's or a device's.
+    fn probed(name: &str, on_cuda: bool) -> Shape {
+        let workload = presets::load(name).unwrap();
+        let shapes = probe_shapes(&workload.model, workload.batch.micro_batch(), on_cuda);
+        assert!(shapes.is_sorted_by(|a, b| flops(*a) <= flops(*b)), "{shapes:?}");
+        let Limits { sides, elements_max } = if on_cuda { ON_CUDA } else { ON_HOST };
+        let is_square = |shape: &Shape| {
+            sides.contains(&shape.rows) && shape.rows == shape.inputs && shape.rows == shape.outputs
+        };
+        let mut others = shapes.iter().filter(|shape| !is_square(shape));
+        assert_eq!(shapes.len(), sides.len() + 1);
+        let shape = *others.next().unwrap();
+        let Shape { rows, inputs, outputs } = shape;
+        let elements = rows * inputs + outputs * inputs + rows * outputs;
+        assert!(elements <= elements_max + elements_max / 100, "{shape:?}");
+        shape
+    }
+
     /// Of GPT-2 124M the logits of a chunk, of which the vocabulary is the largest dimension; of
-    /// Llama 3 70B the layer before SwiGLU.
+    /// the smoke workload the last layer of a block.
     #[test]
     fn the_largest_product_of_a_workload_is_probed_with_its_largest_dimension_bounded() {
-        let probed = |name: &str| {
-            let workload = presets::load(name).unwrap();
-            let shapes = probe_shapes(&workload.model, workload.batch.micro_batch());
-            assert_eq!(shapes.len(), SIDES.len() + 1);
-            shapes[SIDES.len()]
-        };
-        let gpt = probed("gpt2-124m");
-        assert_eq!(gpt.inputs, 768);
-        assert_eq!(gpt.rows, 50257_usize.div_ceil(32));
-        let llama = probed("llama3-70b");
-        for shape in [gpt, llama] {
-            assert!((ELEMENTS_MAX / 4..=ELEMENTS_MAX).contains(&elements(shape)), "{shape:?}");
-        }
-        let smoke = presets::load("smoke").unwrap();
-        let contract = Shape { rows: smoke.batch.micro_batch().rows(), inputs: 512, outputs: 128 };
-        let shapes = probe_shapes(&smoke.model, smoke.batch.micro_batch());
-        assert_eq!(shapes[SIDES.len()], contract, "small enough as it is");
-        let sides =
-            shapes[..SIDES.len()].iter().map(|shape| [shape.rows, shape.inputs, shape.outputs]);
-        assert!(sides.eq(SIDES.map(|side| [side; 3])));
+        let gpt = probed("gpt2-124m", false);
+        assert_eq!((gpt.rows, gpt.inputs), (1576, 768));
+        let gpt = probed("gpt2-124m", true);
+        assert_eq!((gpt.rows, gpt.inputs), (50264, 768));
+        probed("llama3-70b", false);
+        probed("llama3-70b", true);
+        let workload = presets::load("smoke").unwrap();
+        let contract =
+            Shape { rows: workload.batch.micro_batch().rows(), inputs: 512, outputs: 128 };
+        assert_eq!(probed("smoke", false), contract, "small enough as it is");
     }
 }

@@ -348,14 +348,6 @@ impl Config {
         self.settings.run.device == Device::Cuda
     }
 
-    /// Returns the time for measuring the matmul rate: so far only the processor's can be measured.
-    pub fn matmul_probe_time(&self) -> Duration {
-        match self.settings.run.device {
-            Device::Cpu => self.settings.telemetry.matmul_probe,
-            Device::Cuda => Duration::ZERO,
-        }
-    }
-
     /// Loads a preset or a file, and applies `key=value` overrides.
     ///
     /// # Errors

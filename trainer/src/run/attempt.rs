@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use device::Device;
 use launch::signals::SignalFlags;
 
 use super::beginning::pods_again;
@@ -20,9 +21,8 @@ use crate::ranks::Ranks;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::stragglers::Detector;
 use crate::tier_set::TierSet;
-use crate::timing;
 use crate::timing::phase::StepTime;
-use crate::timing::probe::MatmulProbe;
+use crate::timing::probe::{self, MatmulProbe};
 use crate::timing::profile::{Profile, Rates};
 use record::Trigger;
 use record::golden::GoldenWatch;
@@ -61,16 +61,16 @@ impl Probes<'_> {
     /// measurements.
     ///
     /// Memory comes first: the allocator may keep the memory of the smaller matrices.
-    fn calibrate(&mut self, ranks: &Ranks<'_>) -> Outcome<Vec<CalibrationRates>> {
+    fn calibrate(&mut self, device: &Device, ranks: &Ranks<'_>) -> Outcome<Vec<CalibrationRates>> {
         let mut memory_bytes_per_second = 0.0_f64;
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
-            let rate = timing::probe::memory_bytes_per_second(self.local_world, CALIBRATION_TIME);
+            let rate = probe::memory_bytes_per_second(device, self.local_world, CALIBRATION_TIME)?;
             memory_bytes_per_second = memory_bytes_per_second.max(rate);
         }
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
-            self.matmul.measure(CALIBRATION_TIME);
+            self.matmul.measure(device, CALIBRATION_TIME)?;
         }
         let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
         ranks.gather(&CalibrationRates { matmul_flops_per_second, memory_bytes_per_second })
@@ -210,8 +210,8 @@ impl RunningAttempt<'_, '_> {
                 Ok(())
             })?;
         }
-        self.finish_profile();
-        saved.map(|()| reason)
+        let profiled = self.finish_profile();
+        saved.and(profiled).map(|()| reason)
     }
 
     /// Trains until there is a reason to stop. Makes no step if the restored steps have reached the
@@ -433,29 +433,31 @@ impl RunningAttempt<'_, '_> {
         trainer.synchronize_weights()?;
         trainer.pause_clock();
         if is_due && step == self.first_step && !trainer.ranks().is_alone() {
-            let rates = probes.calibrate(&trainer.ranks())?;
+            let rates = probes.calibrate(trainer.device(), &trainer.ranks())?;
             self.peers.calibrated(step, rates);
         }
         if is_due {
-            probes.matmul.measure_moment();
+            probes.matmul.measure_moment(trainer.device())?;
         }
         if let Some(profile) = profile {
-            profile.print(&Rates::measure(&mut probes.matmul, probes.local_world));
+            let Probes { matmul, local_world, .. } = probes;
+            profile.print(&Rates::measure(matmul, trainer.device(), *local_world)?);
         }
         Ok(())
     }
 
     /// Finishes the profile at the end of the attempt: prints it if the last step was profiled and
     /// its save came first, or warns that the requested step was not reached.
-    fn finish_profile(&mut self) {
-        let Some(profile) = self.probes.profile.take() else { return };
+    fn finish_profile(&mut self) -> Outcome<()> {
+        let Some(profile) = self.probes.profile.take() else { return Ok(()) };
         let last = self.trainer.completed_steps();
         if profile.is_of(last) {
             let Probes { matmul, local_world, .. } = &mut self.probes;
-            profile.print(&Rates::measure(matmul, *local_world));
+            profile.print(&Rates::measure(matmul, self.trainer.device(), *local_world)?);
         } else {
             profile.warn_missing(last);
         }
+        Ok(())
     }
 
     /// Starts a save that is due or requested, and waits for it unless training continues

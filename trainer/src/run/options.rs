@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use crate::config::{Config, Device, Engine};
+use crate::config::{Config, Engine};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
 use record::Record;
@@ -80,11 +80,6 @@ impl RunOptions {
         if self.config.settings.run.engine == Engine::Candle {
             let what = "--profile-step with run.engine = candle".to_owned();
             let hint = "--engine fused measures its ops".to_owned();
-            return Err(models::Error::Unsupported { what, hint }.into());
-        }
-        if self.config.settings.run.device == Device::Cuda {
-            let what = "--profile-step with run.device = cuda".to_owned();
-            let hint = "NVIDIA's Nsight Systems measures kernels".to_owned();
             return Err(models::Error::Unsupported { what, hint }.into());
         }
         if !(1..=last_step).contains(&step) {

@@ -189,7 +189,7 @@ impl<'world> Trainer<'world> {
             batches: Batches::new(sequences, plan, batches),
             votes: Votes::new(world),
             clock: PhaseClock::on(device),
-            meter: Meter::default(),
+            meter: Meter::of(device),
             injector,
             own_time: OwnTime::ZERO,
             alert: SharedAlert::new(),

@@ -274,6 +274,11 @@ impl Trainer<'_> {
         if self.overlaps { Ok(()) } else { self.synchronize_weights() }
     }
 
+    /// The device that computes.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Runs one step with all meters on.
     ///
     /// # Errors
@@ -283,12 +288,16 @@ impl Trainer<'_> {
         requests: impl FnOnce() -> Requests,
         profile: &mut StepProfile,
     ) -> Outcome<StepOutcome> {
+        self.device.synchronize()?;
         self.meter.start();
         self.model.meter().into_iter().for_each(Meter::start);
+        let start = Instant::now();
+        let outcome = self.step(requests);
+        self.device.synchronize()?;
         let tokens = self.batches.tokens_per_step() / self.ranks.world() as u64;
-        let outcome = profile.time(tokens, || self.step(requests));
+        profile.set_time(tokens, start.elapsed());
         for meter in self.model.meter().into_iter().chain([&mut self.meter]) {
-            meter.stop();
+            meter.stop()?;
             profile.extend(meter.counts());
         }
         outcome

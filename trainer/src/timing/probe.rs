@@ -1,27 +1,34 @@
-//! Probes of this rank's cores during the run: the matmul rate, which is the denominator of
-//! `mfu_measured`, and for a profile the memory bandwidth.
+//! Probes of this rank's cores or device during the run: the matmul rate, which is the denominator
+//! of `mfu_measured`, and for a profile the memory bandwidth.
 //!
-//! Other load on the cores during a probe lowers the rate, and so overstates the utilisation.
-//! Therefore the rate is the best of several shapes, including the workload's largest product, at
-//! several moments of the run, so that a noisy neighbour at one moment does not matter.
+//! Other load during a probe lowers the rate, and so overstates the utilisation. Therefore the rate
+//! is the best of several shapes, including the workload's largest product, at several moments of
+//! the run, so that a noisy neighbour at one moment does not matter.
 
 use std::time::{Duration, Instant};
 
-use device::Allocator;
+use device::{Allocator, Device};
 use models::fused::{ProbeProduct, probe_shapes};
 use models::ops::matmul::Shape;
 use models::workload::{Compute, Workload};
 use rayon::prelude::*;
 
+use crate::failure::Outcome;
+
 /// Number of steps of an attempt after which the matmul rate is measured, including the first and
 /// the last.
 const MOMENTS: u64 = 4;
+/// A product on a CUDA device that takes longer is the largest that is measured: the device has
+/// reached its rate.
+const LONG_ON_CUDA: Duration = Duration::from_millis(5);
 
 /// Measures the matmul rate of one rank.
 #[derive(Debug)]
 pub(crate) struct MatmulProbe {
     compute: Compute,
+    /// From the smallest.
     shapes: Vec<Shape>,
+    on_cuda: bool,
     /// Time of the measurements at all moments together; zero disables them.
     budget: Duration,
     best_flops_per_second: Option<f64>,
@@ -29,9 +36,10 @@ pub(crate) struct MatmulProbe {
 
 impl MatmulProbe {
     /// Creates a probe of the products of a workload.
-    pub(crate) fn new(workload: &Workload, budget: Duration) -> Self {
-        let shapes = probe_shapes(&workload.model, workload.batch.micro_batch());
-        Self { compute: workload.precision.compute, shapes, budget, best_flops_per_second: None }
+    pub(crate) fn new(workload: &Workload, on_cuda: bool, budget: Duration) -> Self {
+        let shapes = probe_shapes(&workload.model, workload.batch.micro_batch(), on_cuda);
+        let compute = workload.precision.compute;
+        Self { compute, shapes, on_cuda, budget, best_flops_per_second: None }
     }
 
     /// Returns whether to measure after this step of an attempt from step `first` to `last`.
@@ -41,38 +49,51 @@ impl MatmulProbe {
     }
 
     /// Measures for one moment's share of the configured time.
-    pub(crate) fn measure_moment(&mut self) {
-        self.measure(self.budget / MOMENTS as u32);
+    ///
+    /// # Errors
+    /// Those of [`measure`](Self::measure).
+    pub(crate) fn measure_moment(&mut self, device: &Device) -> Outcome<()> {
+        self.measure(device, self.budget / MOMENTS as u32)
     }
 
-    /// Returns the memory allocated for measuring with `threads` threads.
+    /// Returns the memory allocated for measuring with `threads` threads: on a CUDA device in its
+    /// memory.
     pub(crate) fn planned_bytes(&self, threads: usize) -> u64 {
-        let allocator = Allocator::counting();
-        self.products(threads, &allocator);
-        allocator.total_bytes()
-    }
-
-    fn products(&self, threads: usize, allocator: &Allocator) -> Vec<ProbeProduct> {
-        let product = |&shape| ProbeProduct::new(allocator, self.compute, shape, threads);
-        self.shapes.iter().map(product).collect()
-    }
-
-    /// Multiplies matrices of every shape in turn until the time is over, each at least twice, and
-    /// keeps the best rate so far.
-    pub(crate) fn measure(&mut self, budget: Duration) {
-        let mut products = self.products(rayon::current_num_threads(), &Allocator::host());
-        let end = Instant::now() + budget;
-        products.iter_mut().for_each(ProbeProduct::multiply); // warm-up
-        loop {
-            for product in &mut products {
-                let start = Instant::now();
-                product.multiply();
-                self.record(product.flops(), start.elapsed());
+        let bytes = |&shape: &Shape| {
+            if self.on_cuda {
+                return ProbeProduct::bytes_on_cuda(self.compute, shape);
             }
-            if Instant::now() >= end {
-                return;
+            let allocator = Allocator::counting();
+            drop(ProbeProduct::new(&allocator, self.compute, shape, threads));
+            allocator.total_bytes()
+        };
+        self.shapes.iter().map(bytes).max().unwrap_or(0)
+    }
+
+    /// Multiplies matrices of each shape until its part of the time is over, at least twice, and
+    /// keeps the best rate so far.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn measure(&mut self, device: &Device, budget: Duration) -> Outcome<()> {
+        let threads = rayon::current_num_threads();
+        for shape in self.shapes.clone() {
+            let allocator = device.allocator();
+            let mut product = ProbeProduct::new(&allocator, self.compute, shape, threads)?;
+            product.time()?; // warm-up
+            let end = Instant::now() + budget / self.shapes.len() as u32;
+            let time = loop {
+                let time = product.time()?;
+                self.record(product.flops(), time);
+                if Instant::now() >= end {
+                    break time;
+                }
+            };
+            if self.on_cuda && time > LONG_ON_CUDA {
+                return Ok(());
             }
         }
+        Ok(())
     }
 
     fn record(&mut self, flops: f64, time: Duration) {
@@ -91,44 +112,75 @@ impl MatmulProbe {
 const TRIAD_ELEMENTS: usize = 16 << 20;
 /// Elements per task of a thread.
 const CHUNK_ELEMENTS: usize = 1 << 16;
+/// Bytes of each of the two buffers of a copy on a CUDA device: more than its caches hold.
+const COPY_BYTES: usize = 128 << 20;
 
-/// Returns the memory allocated by [`memory_bytes_per_second`].
-pub(crate) fn triad_bytes(local_world: usize) -> u64 {
+/// Returns the memory allocated by [`memory_bytes_per_second`]: on a CUDA device in its memory.
+pub(crate) fn memory_probe_bytes(on_cuda: bool, local_world: usize) -> u64 {
+    if on_cuda {
+        return 2 * COPY_BYTES as u64;
+    }
     (3 * (TRIAD_ELEMENTS / local_world) * size_of::<f32>()) as u64
 }
 
-/// Measures memory bandwidth by STREAM's triad, a = b + s c: two reads and one write per element,
-/// over arrays that do not fit into caches. Returns the best of at least three passes within
-/// `budget`, after a warm-up.
+/// Measures memory bandwidth, reads and writes together, over arrays that do not fit into caches:
+/// on the host by STREAM's triad, a = b + s c, on a CUDA device by a copy. Returns the best of at
+/// least three passes within `budget`, after a warm-up.
 ///
-/// Each of a machine's `local_world` ranks processes its share of the arrays at the same time.
-pub(crate) fn memory_bytes_per_second(local_world: usize, budget: Duration) -> f64 {
-    let elements = TRIAD_ELEMENTS / local_world;
-    let [mut a, b, c] = [0.0_f32, 1.0, 2.0].map(|value| vec![value; elements]);
-    let mut once = || {
-        let start = Instant::now();
-        let operands = b.par_chunks(CHUNK_ELEMENTS).zip(c.par_chunks(CHUNK_ELEMENTS));
-        a.par_chunks_mut(CHUNK_ELEMENTS).zip(operands).for_each(|(a, (b, c))| {
-            for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
-                *a = b + 3.0 * c;
-            }
-        });
-        std::hint::black_box(&a);
-        start.elapsed().as_secs_f64()
-    };
-    let seconds = best_seconds(budget, &mut once);
-    (3 * elements * size_of::<f32>()) as f64 / seconds
+/// Each of a machine's `local_world` ranks processes its share of the triad at the same time.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn memory_bytes_per_second(
+    device: &Device,
+    local_world: usize,
+    budget: Duration,
+) -> Outcome<f64> {
+    match device {
+        Device::Host => {
+            let elements = TRIAD_ELEMENTS / local_world;
+            let [mut a, b, c] = [0.0_f32, 1.0, 2.0].map(|value| vec![value; elements]);
+            let seconds = best_seconds(budget, || {
+                device.time(|| {
+                    triad(&mut a, &b, &c);
+                    Outcome::Ok(())
+                })
+            })?;
+            Ok((3 * elements * size_of::<f32>()) as f64 / seconds)
+        }
+        Device::Cuda(cuda) => {
+            let allocator = device.allocator();
+            let from = allocator.zeros::<u8>(COPY_BYTES);
+            let mut to = allocator.zeros::<u8>(COPY_BYTES);
+            allocator.outcome()?;
+            let seconds = best_seconds(budget, || {
+                device.time(|| Ok(cuda.copy(to.view_mut(), from.view())?))
+            })?;
+            Ok((2 * COPY_BYTES) as f64 / seconds)
+        }
+    }
+}
+
+/// a = b + 3 c.
+fn triad(a: &mut [f32], b: &[f32], c: &[f32]) {
+    let operands = b.par_chunks(CHUNK_ELEMENTS).zip(c.par_chunks(CHUNK_ELEMENTS));
+    a.par_chunks_mut(CHUNK_ELEMENTS).zip(operands).for_each(|(a, (b, c))| {
+        for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
+            *a = b + 3.0 * c;
+        }
+    });
+    std::hint::black_box(a);
 }
 
 /// Returns the shortest time of several calls, after a warm-up.
-fn best_seconds(budget: Duration, once: &mut dyn FnMut() -> f64) -> f64 {
-    once();
+fn best_seconds(budget: Duration, mut once: impl FnMut() -> Outcome<Duration>) -> Outcome<f64> {
+    once()?;
     let end = Instant::now() + budget;
-    let mut seconds = (0..3).map(|_| once()).fold(f64::INFINITY, f64::min);
+    let mut best = once()?.min(once()?).min(once()?);
     while Instant::now() < end {
-        seconds = seconds.min(once());
+        best = best.min(once()?);
     }
-    seconds
+    Ok(best.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -137,7 +189,7 @@ mod tests {
 
     fn probe() -> MatmulProbe {
         let workload = models::presets::load("smoke").unwrap();
-        MatmulProbe::new(&workload, Duration::from_millis(1))
+        MatmulProbe::new(&workload, false, Duration::from_millis(1))
     }
 
     #[test]
@@ -153,7 +205,7 @@ mod tests {
     fn moments_after_a_slowed_one_raise_the_rate() {
         let mut probe = probe();
         probe.record(1.0, Duration::from_secs(1));
-        probe.measure_moment();
+        probe.measure_moment(&Device::Host).unwrap();
         assert!(probe.flops_per_second().unwrap() > 1e6, "{probe:?}");
     }
 

@@ -2,45 +2,46 @@
 //! measured rates of cores and memory.
 
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use device::Device;
 use models::meter::{Count, Kind, Op, Role};
 
 use super::probe::{self, MatmulProbe};
+use crate::failure::Outcome;
 
 /// Time for measuring each rate, if the run has not measured it yet.
 const PROBE: Duration = Duration::from_millis(250);
-
-/// Returns the memory that a rank allocates for a profile, between two steps: that of the larger of
-/// the two probes, which run one after the other.
-pub(crate) fn planned_bytes(
-    step: Option<u64>,
-    matmul: &MatmulProbe,
-    local_world: usize,
-    threads: usize,
-) -> u64 {
-    step.map_or(0, |_| probe::triad_bytes(local_world).max(matmul.planned_bytes(threads)))
-}
 
 /// Rates of the machine, measured in this run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rates {
     matmul_flops_per_second: f64,
     memory_bytes_per_second: f64,
+    /// True if a CUDA device computes.
+    on_cuda: bool,
 }
 
 impl Rates {
     /// Measures the rates that are still unknown. All ranks of a machine measure at the same time,
     /// as they also train at the same time.
-    pub(crate) fn measure(matmul: &mut MatmulProbe, local_world: usize) -> Self {
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn measure(
+        matmul: &mut MatmulProbe,
+        device: &Device,
+        local_world: usize,
+    ) -> Outcome<Self> {
         if matmul.flops_per_second().is_none() {
-            matmul.measure(PROBE);
+            matmul.measure(device, PROBE)?;
         }
-        Self {
+        Ok(Self {
             matmul_flops_per_second: matmul.flops_per_second().unwrap_or(f64::NAN),
-            memory_bytes_per_second: probe::memory_bytes_per_second(local_world, PROBE),
-        }
+            memory_bytes_per_second: probe::memory_bytes_per_second(device, local_world, PROBE)?,
+            on_cuda: matches!(device, Device::Cuda(_)),
+        })
     }
 }
 
@@ -54,13 +55,10 @@ pub(crate) struct StepProfile {
 }
 
 impl StepProfile {
-    /// Runs the step and measures its time.
-    pub(crate) fn time<T>(&mut self, tokens: u64, step: impl FnOnce() -> T) -> T {
+    /// Sets the time of the step, of so many tokens.
+    pub(crate) fn set_time(&mut self, tokens: u64, wall: Duration) {
         self.tokens = tokens;
-        let start = Instant::now();
-        let outcome = step();
-        self.wall = start.elapsed();
-        outcome
+        self.wall = wall;
     }
 
     /// Adds the counts of a meter.
@@ -149,7 +147,7 @@ impl Profile {
     fn row(&self, name: &str, count: &Count, rates: &Rates) -> [String; 9] {
         let seconds = count.time.as_secs_f64();
         let work = count.work;
-        let Rates { matmul_flops_per_second, memory_bytes_per_second } = rates;
+        let Rates { matmul_flops_per_second, memory_bytes_per_second, .. } = rates;
         let flops = work.flops / seconds;
         let bytes = work.bytes / seconds;
         let shown = |number: f64, digits: usize| {
@@ -179,13 +177,14 @@ impl Profile {
         let matrices = sum(|(role, kind)| role != Role::Attention && kind != Kind::Recompute);
         let attention = sum(|(role, kind)| role == Role::Attention && kind != Kind::Recompute);
         format!(
-            "measured on this machine: matmul {:.1} GFLOP/s, memory {:.1} GB/s (a = b + s c)\n\
+            "measured on this machine: matmul {:.1} GFLOP/s, memory {:.1} GB/s ({})\n\
              FLOPs of matrix products: {matrices:.4} GFLOP in linear layers, {attention:.4} in \
              attention as computed\n(blocks of {} up to the diagonal, scores recomputed in \
              backward). GB/s count each operand once.\nEpilogues (bias, residual, GELU and its \
              derivative) are part of their product; `recompute` is what forward did not keep.",
             rates.matmul_flops_per_second / 1e9,
             rates.memory_bytes_per_second / 1e9,
+            if rates.on_cuda { "a copy" } else { "a = b + s c" },
             models::ops::attention::BLOCK
         )
     }
@@ -220,7 +219,8 @@ mod tests {
 
     #[test]
     fn rates_and_shares_by_hand() {
-        let rates = Rates { matmul_flops_per_second: 4e11, memory_bytes_per_second: 5e10 };
+        let rates =
+            Rates { matmul_flops_per_second: 4e11, memory_bytes_per_second: 5e10, on_cuda: false };
         let text = profile().text(&rates);
         let cells = |name: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
