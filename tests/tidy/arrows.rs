@@ -13,7 +13,7 @@ use crate::files::File;
 use crate::functions;
 
 /// Crates with those that they may use, beside `record`, which all may.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("record", &[]),
     ("device", &[]),
     ("models", &["device"]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("k8s", &["verdict"]),
     ("trainer", &["checkpoint", "collectives", "device", "launch", "models", "telemetry"]),
     ("trainer/cli", &ALL),
+    ("tests/support", &[]),
 ];
 
 const ALL: [&str; 9] = [
