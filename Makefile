@@ -83,7 +83,7 @@ SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soa
 	soak-otlp soak-slurm
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) k8s-e2e lint format \
-	clippy docs deny shellcheck style bench clean $(SETUPS)
+	clippy docs deny shellcheck bench clean $(SETUPS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
@@ -280,9 +280,6 @@ deny: setup-lint ## check licences, sources and bans of all dependencies
 shellcheck:
 	.venv-lint/bin/shellcheck --external-sources --source-path SCRIPTDIR .ci/run \
 		$(wildcard */*.sh */*/*.sh)
-
-style: setup-build ## print the longest files and functions, packed lets, tuple parameters
-	@cargo test $(CARGO_OPTIONS) --quiet --test tidy -- --exact style::print --nocapture
 
 bench: setup-build ## run every benchmark against its peers
 	@status=0; for script in $(wildcard bench/*.sh); do $$script || status=1; done; exit $$status
