@@ -66,7 +66,7 @@ CARGO_TEST := cargo test $(CARGO_OPTIONS) --no-fail-fast
 BUDGET := scripts/budget.sh
 
 # Integration tests are grouped by name: mpi* (but for mpijob) and contract* test backends,
-# cuda_kernels compiles kernels, the other cuda_* need a CUDA device (`test = false` keeps them out
+# cuda_kernels compiles kernels, the other cuda* need a CUDA device (`test = false` keeps them out
 # of a plain `cargo test`), the others run yardstick.
 TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))) \
@@ -83,7 +83,7 @@ SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soa
 	soak-otlp soak-slurm
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) k8s-e2e lint format \
-	clippy docs deny shellcheck style bench clean $(SETUPS)
+	clippy docs deny shellcheck bench clean $(SETUPS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
@@ -220,8 +220,8 @@ soak-checkpoints: test-build ## kill runs and lose their tiers 200 times: the sa
 
 soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20
 soak-stragglers: test-build ## slow one rank down 80 times: it is named, with what it is slow at
-	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test stragglers -- --nocapture \
-		is_named
+	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test measured -- --nocapture \
+		stragglers::a_slow_rank_is_named stragglers::a_rank_that_writes_slowly_is_named
 
 soak-slurm: test-build ## launch in batch scripts of a real Slurm of two nodes (root)
 	@scripts/setup.sh slurm
@@ -231,7 +231,7 @@ soak-slurm: test-build ## launch in batch scripts of a real Slurm of two nodes (
 soak-otlp: export YARDSTICK_OTEL_COLLECTOR = $(CURDIR)/target/otel-collector/collector
 soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry collector
 	@$(BUDGET) $@-build $(SOAK_OTLP_BUILD_SECONDS) scripts/otel-collector.sh
-	@$(BUDGET) $@ $(SOAK_OTLP_SECONDS) $(CARGO_TEST) --test otlp -- --nocapture
+	@$(BUDGET) $@ $(SOAK_OTLP_SECONDS) $(CARGO_TEST) --test telemetry -- --nocapture otlp::
 
 # Needs root. The programs are built once and kept outside of this folder.
 k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as the test
@@ -280,9 +280,6 @@ deny: setup-lint ## check licences, sources and bans of all dependencies
 shellcheck:
 	.venv-lint/bin/shellcheck --external-sources --source-path SCRIPTDIR .ci/run \
 		$(wildcard */*.sh */*/*.sh)
-
-style: setup-build ## print the longest files and functions, packed lets, tuple parameters
-	@cargo test $(CARGO_OPTIONS) --quiet --test tidy -- --exact style::print --nocapture
 
 bench: setup-build ## run every benchmark against its peers
 	@status=0; for script in $(wildcard bench/*.sh); do $$script || status=1; done; exit $$status

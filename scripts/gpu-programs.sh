@@ -3,8 +3,8 @@
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
 # What a check runs, by the names of cargo's targets: the binary, the unit tests of models with
-# those of the kernels, and tests of the engine and of NCCL. tests/tidy compares them with the
-# workspace.
+# those of the kernels, and tests of the engine and of NCCL. tests/tidy says which other tests for
+# devices are left out.
 PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend)
 BUILD_TARGETS=(--bin yardstick)
 TEST_TARGETS=(--lib --test cuda_engine --test cuda_nccl_backend)

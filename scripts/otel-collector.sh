@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds an OpenTelemetry collector from Go modules, once, and prints the path of the program.
 #
-# It is in target/otel-collector, and has what the tests in tests/otlp need: it receives OTLP,
-# prints what it got, and sends it on. That takes minutes the first time.
+# It is in target/otel-collector, and has what the tests in tests/telemetry/otlp need: it receives
+# OTLP, prints what it got, and sends it on. That takes minutes the first time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -21,7 +21,6 @@ case "$name" in
         ;;
 esac
 shift
-[ "$#" -gt 0 ] || set -- --test mpi --test mpi_bootstrap --test determinism
 
 prefix="$PWD/.venv-$name"
 if [ "$(cat "$prefix/installed" 2>/dev/null)" != "$package" ]; then
@@ -47,4 +46,9 @@ if [ ! -d "target-$name/$profile" ] && [ -d "target/$profile" ]; then
     cargo clean --quiet --profile "$profile" -p mpi-sys # its build script ignores a changed mpicc
 fi
 
-exec cargo test --profile "$profile" --workspace "$@"
+cargo_test=(cargo test --profile "$profile" --workspace)
+if [ "$#" = 0 ]; then
+    "${cargo_test[@]}" --test mpi --test mpi_bootstrap
+    set -- --test training determinism::
+fi
+exec "${cargo_test[@]}" "$@"

@@ -4,11 +4,6 @@
 #![allow(unsafe_code)] // the environment of the process names the server
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../tests/support/s3.rs"]
-mod s3;
-#[path = "../../tests/support/versitygw.rs"]
-mod versitygw;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -20,8 +15,8 @@ use checkpoint::{
     Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
 };
 use record::files::Published;
-use s3::S3Server;
-use versitygw::VersityGw;
+use support::s3::S3Server;
+use support::versitygw::VersityGw;
 
 /// The smallest part that S3 accepts.
 const PART_BYTES: usize = 5 << 20;

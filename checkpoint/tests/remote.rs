@@ -1,9 +1,6 @@
 //! Client of object stores, against an S3 server in this process.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../../tests/support/s3.rs"]
-mod s3;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -11,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::remote::{ExclusivePut, Listing, Multipart, Remote, RemoteOptions, on_silence};
 use record::files::IoError;
-use s3::{ClosedPort, S3Server};
+use support::s3::{ClosedPort, S3Server};
 
 const PART_BYTES: usize = 5 << 20;
 /// More than any object has that is read whole.

@@ -3,13 +3,15 @@
 
 #[path = "mpi/allocations.rs"]
 mod allocations;
-#[path = "../../tests/support/counting.rs"]
-mod counting;
 
 use std::time::{Duration, Instant};
 
+use support::counting::Counting;
 use yardstick_collectives::contract::{self, Terms, failures};
 use yardstick_collectives::{Collective, Error, Operation, Single, Threads, scope};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const TERMS: Terms =
     Terms { message_elements_max: 1000, timeout: Duration::from_secs(20), nodes: &[] };

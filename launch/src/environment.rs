@@ -27,7 +27,7 @@ pub fn set_variable(name: &str, value: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// Only refusal is tested here; `tests/cuda_nccl.rs` shows success in whole processes.
+    /// Only refusal is tested here; `tests/cuda/nccl.rs` shows success in whole processes.
     #[test]
     fn a_variable_is_not_set_beside_other_threads() {
         let name = "YARDSTICK_TEST_SET_VARIABLE";

@@ -3,12 +3,10 @@
 #![cfg(feature = "mpi")]
 #![allow(clippy::print_stdout, reason = "how a rank reports to the test")]
 
-#[path = "../../tests/support/launcher.rs"]
-mod launcher;
-
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use support::launcher;
 use yardstick_launch::Error;
 use yardstick_launch::bootstrap::{self, Backend, Options, World, detect_launcher};
 

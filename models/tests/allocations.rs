@@ -4,13 +4,11 @@
 //! One test: the counters cover the whole process.
 
 mod common;
-#[path = "../../tests/support/counting.rs"]
-mod counting;
 
 use common::Flat;
-use counting::calls_and_bytes;
 use device::Allocator;
 use half::bf16;
+use support::counting::{Counting, calls_and_bytes};
 use yardstick_models::config::{Family, Llama};
 use yardstick_models::fused::{Fused, Options};
 use yardstick_models::ops::{adamw, gradient_norm};
@@ -18,6 +16,9 @@ use yardstick_models::workload::Compute;
 use yardstick_models::{
     Batch, Layout, MicroBatch, Model, ModelConfig, Sums, Weights, init_weights,
 };
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const MICRO_BATCH: MicroBatch = MicroBatch { sequences: 2, tokens: 70 };
 const THREADS: usize = 2;

@@ -1,15 +1,16 @@
 //! The candle engine's estimated memory against its allocations.
 
 mod common;
-#[path = "../../tests/support/counting.rs"]
-mod counting;
 
 use common::Flat;
-use counting::peak_bytes;
 use device::Allocator;
+use support::counting::{Counting, peak_bytes};
 use yardstick_models::{
     Batch, Candle, Layout, MicroBatch, Model, ModelConfig, Sums, Weights, candle, presets,
 };
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Peak of live bytes during one `train` call above those before it, and the estimate.
 fn measure(config: &ModelConfig, micro_batch: MicroBatch) -> (u64, u64) {

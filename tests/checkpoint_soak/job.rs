@@ -11,9 +11,9 @@ use checkpoint::Failpoint;
 use serde_json::Value;
 
 use crate::shared_tier::{SharedTier, StoreFault};
-use crate::support::{Folder, RunResult, Running, launch};
 use crate::survey::{self, Committed};
 use crate::{Random, damage};
+use support::{Folder, RunResult, Running, launch};
 
 const STEPS: usize = 48;
 

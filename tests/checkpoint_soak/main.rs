@@ -10,11 +10,7 @@
 
 mod damage;
 mod job;
-#[path = "../support/s3.rs"]
-mod s3;
 mod shared_tier;
-#[path = "../support/mod.rs"]
-mod support;
 mod survey;
 mod tally;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::Random;
-use crate::s3::{Fault, Kind, Operation, S3Server};
-use crate::support::text;
+use support::s3::{Fault, Kind, Operation, S3Server};
+use support::text;
 
 /// Faults of reads. They pass, and no restore may notice them.
 const READS: [Fault; 9] = [

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::faults::{Effect, Fault, Operation};
 use crate::mount::Mounted;
 use crate::runs::Run;
-use crate::support::{Folder, Running, finish, supervise};
+use support::{Folder, Running, finish, supervise};
 
 /// Several times as long as ranks wait.
 const HANG: Duration = Duration::from_secs(10);

@@ -16,5 +16,3 @@ mod ranks;
 mod refusals;
 #[cfg(feature = "mpi")]
 mod runs;
-#[path = "../support/mod.rs"]
-mod support;

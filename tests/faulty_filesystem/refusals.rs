@@ -4,7 +4,7 @@ use fuser::Errno;
 
 use crate::faults::{Effect, Fault, Operation};
 use crate::mount::Mounted;
-use crate::support::{Folder, run};
+use support::{Folder, run};
 
 #[test]
 #[ignore = "mounts a file system of its own: needs /dev/fuse and root"]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::OnceLock;
 
 use crate::mount::Mounted;
-use crate::support::{Finished, Folder, RunResult, finish, mpirun};
+use support::{Finished, Folder, RunResult, finish, mpirun};
 
 /// Run with all that it writes on a faulty file system.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::render::{Format, inject, render};
-use crate::support::{self, text};
 use crate::table::{Case, Row};
 use crate::wait::within;
+use support::text;
 
 /// Seconds that a workflow may take: eight pods one after the other, and two jobs.
 const NIGHT_SECONDS: u64 = 300;

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::render::{Format, inject, render};
-use crate::support;
 use crate::wait::within;
 
 #[derive(Debug)]

@@ -15,8 +15,6 @@ mod losses;
 mod refusals;
 mod render;
 mod stops;
-#[path = "../support/mod.rs"]
-mod support;
 mod table;
 mod trainjob;
 mod wait;

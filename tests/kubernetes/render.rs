@@ -1,7 +1,5 @@
 //! Manifests that users apply: the benchmark file of the tests, changed and rendered.
 
-use crate::support;
-
 /// Controller that runs a job: `--format`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Format {

@@ -14,9 +14,9 @@ use crate::network::Network;
 use crate::operator::{self, LAUNCHER, worker_name};
 use crate::pod::{Pod, Spec, Variable, Volume};
 use crate::process::Process;
-use crate::support::record;
 use crate::training::RUN;
 use crate::wait::wait_until;
+use support::record;
 
 /// A job with one rank in each worker. It has neither pods at first; dropping it removes all there
 /// is of it.

@@ -21,7 +21,5 @@ mod recovery;
 mod start;
 mod stop;
 mod success;
-#[path = "../support/mod.rs"]
-mod support;
 mod training;
 mod wait;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::command::run;
 use crate::pod::Variable;
-use crate::support::text;
+use support::text;
 
 /// The launcher's name.
 pub(crate) const LAUNCHER: &str = "train-launcher";

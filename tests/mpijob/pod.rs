@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::image::{HOME, USER};
 use crate::network::Port;
 use crate::process::{self, Process};
-use crate::support::Running;
 use crate::wait::wait_until;
+use support::Running;
 
 /// Specification of a pod.
 #[derive(Debug)]

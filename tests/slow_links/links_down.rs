@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::nodes::Nodes;
-use crate::support::{Folder, Running};
+use support::{Folder, Running};
 
 /// Trains on so many nodes until the link between the last two is down; returns the reason in the
 /// record and what was printed.

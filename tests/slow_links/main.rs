@@ -5,8 +5,6 @@
 
 mod links_down;
 mod nodes;
-#[path = "../support/mod.rs"]
-mod support;
 
 use nodes::Nodes;
 use serde_json::{Value, json};

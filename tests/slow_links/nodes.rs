@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::support::launcher;
+use support::launcher;
 
 /// Nodes on a network where each may send so fast to each other.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Finished, finish, text};
+use support::{Finished, finish, text};
 
 /// Names of its nodes.
 pub(crate) const NODES: [&str; 2] = ["node1", "node2"];

@@ -6,8 +6,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cluster;
-#[path = "../support/mod.rs"]
-mod support;
 
 use cluster::{Cluster, NODES};
 use serde_json::json;

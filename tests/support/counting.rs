@@ -1,15 +1,18 @@
-//! System allocator with counters. A test binary that includes this file uses it.
+//! System allocator with counters, for a test binary that says:
+//!
+//! ```ignore
+//! #[global_allocator]
+//! static ALLOCATOR: Counting = Counting;
+//! ```
 #![allow(unsafe_code)]
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+/// The allocator.
+#[derive(Debug)]
+pub struct Counting;
 
 thread_local! {
     static OWN_CALLS: Cell<u64> = const { Cell::new(0) };

@@ -1,17 +1,14 @@
 //! Runs `yardstick` under mpirun with one rank to which the kernel denies what shared memory needs.
 //!
-//! A test binary that uses this has a test `rank_of_a_job` that calls [`become_yardstick`].
-
-#![allow(unreachable_pub, reason = "each test binary has its own")]
-#![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
+//! A test binary that uses this has a test `rank_of_a_job` at its root, which calls
+//! [`become_yardstick`].
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::seccomp;
-use crate::support::{mpirun_test, yardstick};
+use crate::{mpirun_test, seccomp, yardstick};
 
-/// Set for the ranks: the denied rank and what it is denied ([`Denied::encode`]), then the
+/// Set for the ranks: the denied rank and what it is denied (`Denied::encode`), then the
 /// arguments of `yardstick`, one per line.
 const DENIED: &str = "YARDSTICK_TEST_DENIED";
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::process::{Finished, finish, mpirun, run};
-use super::schema::expect_valid;
+use crate::process::{Finished, finish, mpirun, run};
+use crate::schema::expect_valid;
 
 /// The folder `run` in a temporary folder; it does not exist before a run creates it.
 #[derive(Debug)]
@@ -13,9 +13,16 @@ pub struct Folder {
     temporary: tempfile::TempDir,
 }
 
-impl Folder {
-    pub fn new() -> Self {
+impl Default for Folder {
+    fn default() -> Self {
         Self { temporary: tempfile::tempdir().unwrap() }
+    }
+}
+
+impl Folder {
+    /// A folder that no run has created yet.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Creates a temporary folder in this one.
@@ -23,10 +30,12 @@ impl Folder {
         Self { temporary: tempfile::tempdir_in(folder).unwrap() }
     }
 
+    /// Path of the folder.
     pub fn path(&self) -> PathBuf {
         self.sibling("run")
     }
 
+    /// The same as text.
     pub fn text(&self) -> String {
         text(&self.path())
     }
@@ -48,6 +57,7 @@ impl Folder {
         finish(mpirun(ranks, &[&["train", "--out", &self.text()], flags].concat()))
     }
 
+    /// `record.json`, which has to be of its schema.
     #[track_caller]
     pub fn record(&self) -> Value {
         record(&self.path())
@@ -89,18 +99,23 @@ impl Folder {
 /// Result of a run.
 #[derive(Debug, PartialEq)]
 pub struct RunResult {
+    /// Loss of each step.
     pub losses: Vec<LossBits>,
+    /// `fingerprint` of the record.
     pub fingerprint: Value,
 }
 
 /// The bits of the loss of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossBits {
+    /// Number of the step, from 1.
     pub step: u64,
+    /// Bits of the loss as f64.
     pub bits: u64,
 }
 
 impl LossBits {
+    /// The loss.
     pub fn loss(self) -> f64 {
         f64::from_bits(self.bits)
     }
@@ -116,10 +131,12 @@ impl LossBits {
 pub struct StepLine(pub Value);
 
 impl StepLine {
+    /// Number of the step, from 1.
     pub fn step(&self) -> u64 {
         self.0["step"].as_u64().unwrap()
     }
 
+    /// The loss.
     pub fn loss(&self) -> f64 {
         self.0["loss"].as_f64().unwrap()
     }

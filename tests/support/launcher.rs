@@ -1,8 +1,5 @@
 //! `mpirun` for the tests of all crates: its program, and its settings on this machine.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
-
 use std::path::PathBuf;
 use std::process::Command;
 

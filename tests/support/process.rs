@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::launcher;
+use crate::launcher;
 
 /// Longest time that a command of a test may take: far above what any takes, also where a busy
 /// machine stalls its storage for minutes.
@@ -18,8 +18,11 @@ const TIMEOUT: Duration = Duration::from_secs(400);
 /// Exit code and output of a finished command.
 #[derive(Debug)]
 pub struct Finished {
+    /// Exit code; -1 for one that a signal has ended.
     pub code: i32,
+    /// What it wrote to stdout.
     pub stdout: String,
+    /// What it wrote to stderr.
     pub stderr: String,
 }
 
@@ -58,16 +61,22 @@ impl Finished {
     }
 }
 
-/// The binary under test.
+/// The binary under test. Cargo puts those of tests into a folder beside it.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().and_then(Path::parent).unwrap().join("yardstick")
+}
+
+/// The binary under test, with arguments.
 pub fn yardstick(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
+    let mut command = Command::new(program());
     command.args(arguments);
     command
 }
 
 /// The binary under test on `ranks` ranks of this machine.
 pub fn mpirun(ranks: usize, arguments: &[&str]) -> Command {
-    let mut command = launch(ranks, env!("CARGO_BIN_EXE_yardstick"));
+    let mut command = launch(ranks, program());
     command.args(arguments);
     command
 }
@@ -131,11 +140,12 @@ impl Running {
         Self { child, start: Instant::now() }
     }
 
+    /// Its process id.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for its exit code; fails the test after [`TIMEOUT`].
+    /// Waits for its exit code; fails the test after `TIMEOUT`.
     #[track_caller]
     pub fn wait(&mut self) -> Option<i32> {
         self.poll_until_exit(|_| {})
@@ -158,7 +168,7 @@ impl Running {
         exit.unwrap_or_else(|| panic!("still running after {TIMEOUT:?}"))
     }
 
-    /// Exit code; `None` after [`TIMEOUT`].
+    /// Exit code; `None` after `TIMEOUT`.
     #[track_caller]
     fn poll_until_timeout(&mut self, poll: &mut dyn FnMut(u32)) -> Option<Option<i32>> {
         while self.start.elapsed() < TIMEOUT {
@@ -181,7 +191,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command to its end; fails the test after [`TIMEOUT`], with what it has written so far.
+/// Runs a command to its end; fails the test after `TIMEOUT`, with what it has written so far.
 #[track_caller]
 pub fn finish(mut command: Command) -> Finished {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -211,6 +221,7 @@ pub fn run(arguments: &[&str]) -> Finished {
 /// The result of [`on_both_ranks`].
 #[derive(Debug)]
 pub struct BothRanks {
+    /// Exit code and output of the launcher.
     pub finished: Finished,
     /// Exit codes of both ranks, one per line.
     pub codes: String,
@@ -227,7 +238,7 @@ pub fn on_both_ranks(arguments: &[&str], variables: &[(&str, &OsStr)]) -> BothRa
         for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
     let mut command = launch(2, "sh");
     command.args(["-c", script, "sh"]).arg(&codes);
-    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments);
+    command.arg(program()).args(arguments);
     command.envs(variables.iter().copied());
     let finished = finish(command);
     BothRanks { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
@@ -247,6 +258,7 @@ pub fn library_of(text: &str, folder: &Path) -> PathBuf {
 /// Resident memory of some processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentBytes {
+    /// Bytes of all of them.
     pub total: u64,
     /// The part of `total` that is pages of the program's file.
     pub program: u64,
@@ -256,7 +268,7 @@ pub struct ResidentBytes {
 /// of them are running.
 pub fn resident_bytes(processes: &[u32]) -> Option<ResidentBytes> {
     let read = |process, file| std::fs::read_to_string(format!("/proc/{process}/{file}")).ok();
-    let path = Path::new(env!("CARGO_BIN_EXE_yardstick")).canonicalize().unwrap();
+    let path = program().canonicalize().unwrap();
     let path = path.to_string_lossy();
     let mut resident = ResidentBytes { total: 0, program: 0 };
     for process in processes {

@@ -1,19 +1,9 @@
 //! S3 server in the process of the test, on a free port, over a temporary folder.
-//!
-//! It stands alone: the tests of several packages include it by its path.
-
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
-#![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
-
-#[path = "s3_faults.rs"]
-mod faults;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use faults::{Failure, Faults, Pages};
-pub use faults::{Fault, Kind, Operation};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,6 +17,10 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 
+use crate::s3_faults::{self, Failure, Faults, Pages};
+pub use crate::s3_faults::{Fault, Kind, Operation};
+
+/// The bucket that every server has.
 pub const BUCKET: &str = "bucket";
 const ACCESS_KEY: &str = "test";
 const SECRET_KEY: &str = "test-secret";
@@ -54,6 +48,7 @@ struct Handler {
 }
 
 impl S3Server {
+    /// Starts a server.
     pub fn start() -> Self {
         Self::start_with(false)
     }
@@ -124,6 +119,7 @@ impl S3Server {
         Self { address, folder, requests, faults, _runtime: runtime }
     }
 
+    /// URL of an object.
     pub fn url(&self, key: &str) -> String {
         format!("s3://{BUCKET}/{key}")
     }
@@ -163,16 +159,19 @@ impl S3Server {
 pub struct ClosedPort(TcpSocket);
 
 impl ClosedPort {
+    /// Takes a port.
     pub fn open() -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap(); // and never listens
         Self(socket)
     }
 
+    /// Number of the port.
     pub fn port(&self) -> u16 {
         self.0.local_addr().unwrap().port()
     }
 
+    /// URL of a server that would be there.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port())
     }
@@ -202,7 +201,7 @@ impl Handler {
         let path = request.uri().path().to_owned();
         self.requests.lock().unwrap().push(format!("{} {path}", request.method()));
         if self.has_ended(request.uri().query().unwrap_or_default()) {
-            return Ok(faults::error(404, "NoSuchUpload", request).await); // s3s-fs denies access
+            return Ok(s3_faults::error(404, "NoSuchUpload", request).await); // s3s-fs denies access
         }
         let is_conditional = request.headers().contains_key("if-none-match");
         if is_conditional && self.ignores_conditions {

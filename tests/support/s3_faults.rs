@@ -15,11 +15,12 @@ use s3s::dto::ListObjectsV2Input;
 use s3s::{S3Request, S3Result};
 
 /// Error that ends a connection without an answer.
-pub(super) type Failure = std::io::Error;
+pub(crate) type Failure = std::io::Error;
 
 /// Requests that a fault happens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
+    /// Every request.
     Any,
     /// Every PUT.
     AnyPut,
@@ -27,16 +28,23 @@ pub enum Operation {
     Put,
     /// PUT of an object that must not exist.
     PutNew,
+    /// POST that begins an upload in parts.
     CreateUpload,
+    /// PUT of a part.
     PutPart,
+    /// POST that makes an object of the parts.
     CompleteUpload,
+    /// DELETE of an upload in parts.
     AbortUpload,
+    /// GET of an object, whole or in part.
     Get,
     /// GET of a range.
     GetRange,
     /// HEAD of an object that does not exist.
     Absent,
+    /// GET of a listing.
     List,
+    /// DELETE of an object, or of several.
     Delete,
 }
 
@@ -44,9 +52,17 @@ pub enum Operation {
 #[derive(Debug, Clone)]
 pub enum Kind {
     /// An error instead of the request.
-    Answer { status: u16, code: &'static str },
+    Answer {
+        /// Status of HTTP.
+        status: u16,
+        /// Code of S3.
+        code: &'static str,
+    },
     /// An error of this code with status 200.
-    ErrorInside { code: &'static str },
+    ErrorInside {
+        /// Code of S3.
+        code: &'static str,
+    },
     /// The connection is closed before the request is applied.
     Disconnect,
     /// The request is applied, and the connection closed.
@@ -74,7 +90,9 @@ pub enum Kind {
 /// A fault of a server.
 #[derive(Debug, Clone)]
 pub struct Fault {
+    /// Requests that it happens to.
     pub operation: Operation,
+    /// What happens to them.
     pub kind: Kind,
     /// End of the keys that it is limited to.
     pub suffix: &'static str,
@@ -131,22 +149,22 @@ struct State {
 
 /// The fault of a server, if there is one now.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Mutex<State>);
+pub(crate) struct Faults(Mutex<State>);
 
 impl Faults {
-    pub(super) fn begin(&self, fault: Option<Fault>, bucket: &Path) {
+    pub(crate) fn begin(&self, fault: Option<Fault>, bucket: &Path) {
         let mut keys = BTreeSet::new();
         collect_keys(bucket, "", &mut keys);
         *self.0.lock().unwrap() = State { fault, hits: 0, keys };
     }
 
     /// Requests that the fault has happened to.
-    pub(super) fn hits(&self) -> usize {
+    pub(crate) fn hits(&self) -> usize {
         self.0.lock().unwrap().hits
     }
 
     /// The fault of a request, which is counted, for the object in this file.
-    pub(super) fn hit(&self, request: &Request<Incoming>, object: &Path) -> Option<Kind> {
+    pub(crate) fn hit(&self, request: &Request<Incoming>, object: &Path) -> Option<Kind> {
         let mut state = self.0.lock().unwrap();
         let State { fault: Some(fault), hits, .. } = &mut *state else { return None };
         if *hits >= fault.times || !fault.is_of(request, object) {
@@ -186,7 +204,7 @@ impl Faults {
     }
 
     /// The answer in place of that to a request which is not applied; or the request.
-    pub(super) async fn instead(
+    pub(crate) async fn instead(
         kind: &Kind,
         request: Request<Incoming>,
     ) -> Result<Result<Response<Body>, Failure>, Request<Incoming>> {
@@ -203,7 +221,7 @@ impl Faults {
     }
 
     /// Alters the answer to a request, of which `object` is the file.
-    pub(super) async fn alter(
+    pub(crate) async fn alter(
         &self,
         kind: &Kind,
         answer: Response<Body>,
@@ -249,7 +267,7 @@ impl Faults {
 }
 
 /// An answer with an error of S3, after all of the request has arrived.
-pub(super) async fn error(status: u16, code: &str, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn error(status: u16, code: &str, request: Request<Incoming>) -> Response<Body> {
     drop(Body::from(request.into_body()).store_all_limited(usize::MAX).await);
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -259,7 +277,7 @@ pub(super) async fn error(status: u16, code: &str, request: Request<Incoming>) -
 }
 
 /// Changes requests for listings, which are signed and cannot be changed before.
-pub(super) struct Pages(pub(super) std::sync::Arc<Faults>);
+pub(crate) struct Pages(pub(crate) std::sync::Arc<Faults>);
 
 type Allowed<'a> = Pin<Box<dyn Future<Output = S3Result<()>> + Send + 'a>>;
 

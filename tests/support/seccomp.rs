@@ -1,7 +1,6 @@
 //! Denies system calls to this process and its children, as the seccomp profile of a container
 //! does.
 #![allow(unsafe_code)]
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter, sock_fprog};
 

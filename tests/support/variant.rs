@@ -14,9 +14,13 @@
 /// Variant of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
+    /// Name of the workload.
     pub workload: &'static str,
+    /// Computes in bf16 instead of f32.
     pub is_bf16: bool,
+    /// Each rank has a part of the optimizer.
     pub is_sharded: bool,
+    /// Activations are computed again in the backward pass.
     pub is_recomputed: bool,
 }
 

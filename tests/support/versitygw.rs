@@ -1,7 +1,5 @@
 //! VersityGW, an independent S3 server, over a temporary folder.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
-
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +10,7 @@ use tempfile::TempDir;
 
 /// A server with one bucket. Ends when dropped.
 #[derive(Debug)]
-pub(crate) struct VersityGw {
+pub struct VersityGw {
     process: Child,
     port: u16,
     folder: TempDir,
@@ -20,7 +18,7 @@ pub(crate) struct VersityGw {
 
 impl VersityGw {
     /// Starts the program that `YARDSTICK_VERSITYGW` names; `None` where it names none.
-    pub(crate) fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let program = std::env::var_os("YARDSTICK_VERSITYGW")?;
         let folder = tempfile::tempdir().unwrap();
         let [data, metadata] = ["data", "metadata"].map(|name| folder.path().join(name));
@@ -48,7 +46,7 @@ impl VersityGw {
     }
 
     /// Settings of a client, and that no proxy of the environment is used.
-    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+    pub fn settings(&self) -> Vec<(String, String)> {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
         let settings = [
             ("AWS_ENDPOINT_URL", &*endpoint),
@@ -65,7 +63,7 @@ impl VersityGw {
 impl VersityGw {
     /// Number of uploads in parts that are neither completed nor aborted: it has a folder of each,
     /// in one of the object.
-    pub(crate) fn open_uploads(&self) -> usize {
+    pub fn open_uploads(&self) -> usize {
         let all = self.folder.path().join("data/bucket/.sgwtmp/multipart");
         let folders = |path: &Path| match std::fs::read_dir(path) {
             Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),

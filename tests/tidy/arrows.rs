@@ -10,10 +10,9 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
 use crate::files::File;
-use crate::functions;
 
 /// Crates with those that they may use, beside `record`, which all may.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("record", &[]),
     ("device", &[]),
     ("models", &["device"]),
@@ -25,6 +24,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("k8s", &["verdict"]),
     ("trainer", &["checkpoint", "collectives", "device", "launch", "models", "telemetry"]),
     ("trainer/cli", &ALL),
+    ("tests/support", &[]),
 ];
 
 const ALL: [&str; 9] = [
@@ -102,7 +102,7 @@ impl Tree {
         modules.retain(|(module, _)| !tests.iter().any(|test| module.starts_with(test)));
         tree.modules.extend(modules.iter().map(|(module, _)| module.clone()));
         for (module, file) in &modules {
-            if let Ok(parsed) = functions::parse(file) {
+            if let Some(parsed) = file.parse() {
                 let mut reader = Reader { module: module.clone(), tree: &mut tree };
                 reader.visit_file(&parsed);
             }
@@ -203,7 +203,7 @@ fn module_of(source: &str, file: &File) -> Option<ModulePath> {
 
 /// Modules that a file declares for its tests.
 fn modules_of_tests(module: &ModulePath, file: &File) -> Vec<ModulePath> {
-    let items = functions::parse(file).map(|parsed| parsed.items).unwrap_or_default();
+    let items = file.parse().map(|parsed| parsed.items).unwrap_or_default();
     let name = |item: &Item| match item {
         Item::Mod(inner) if is_of_tests(&inner.attrs) => Some(inner.ident.to_string()),
         _ => None,
@@ -326,7 +326,6 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
 

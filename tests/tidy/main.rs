@@ -1,27 +1,22 @@
-//! Checks rules that no other tool checks: headers, ASCII, reasons for dependencies, listed skips,
-//! paths in documents, arrows between crates and circles of folders.
+//! Checks rules that no other tool checks: lines, headers, listed skips, paths in documents, arrows
+//! between crates and circles of folders; and the scripts that judge tests and GPUs.
 //!
 //! Every rule is a function that returns violations as `path:line: text`, and has a test that shows
-//! it a bad sample. All violations are reported at once. `style` only prints: nothing there fails.
+//! it a bad sample. All violations are reported at once.
 
 mod arrows;
 mod files;
-mod functions;
-mod gpu_check;
 mod gpu_programs;
-mod gpu_vs_torch;
 mod paths;
-mod project;
 mod scripts;
-mod style;
+mod skips;
 mod text;
-mod tuples;
 
 use files::File;
 
 fn violations(files: &[File]) -> Vec<String> {
     let mut found: Vec<String> = files.iter().flat_map(text::violations).collect();
-    found.extend(project::violations(files));
+    found.extend(skips::violations(files));
     found.extend(paths::violations(files));
     found.extend(arrows::violations(files));
     found

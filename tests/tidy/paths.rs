@@ -52,7 +52,7 @@ impl<'a> Tree<'a> {
             }
             let spans = line.split('`').skip(1).step_by(2);
             let words = spans.filter(|_| !is_fenced).flat_map(str::split_whitespace);
-            let missing = words.flat_map(alternatives).filter(|path| !self.has(path));
+            let missing = words.filter(|path| !self.has(path));
             found.extend(missing.map(|path| file.at(i + 1, format!("`{path}` does not exist"))));
         }
         found
@@ -82,18 +82,6 @@ fn ends_with_path(known: &str, path: &str) -> bool {
     known.strip_suffix(path).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
-/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`; any other word as it is.
-fn alternatives(word: &str) -> Vec<String> {
-    let braces = word.split_once('{').and_then(|(before, rest)| {
-        let (inner, after) = rest.split_once('}')?;
-        Some((before, inner, after))
-    });
-    let Some((before, inner, after)) = braces else { return vec![word.to_owned()] };
-    let chosen = inner.split(',').map(|choice| format!("{before}{}{after}", choice.trim()));
-    chosen.flat_map(|word| alternatives(&word)).collect()
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -110,7 +98,6 @@ mod tests {
         for word in [
             "trainer/src/stop/mod.rs",
             "trainer/src/stop/",
-            "trainer/src/step/mod",
             "scripts/b.sh --flag",
             "bash scripts/b.sh",
             ".ci/walk",
@@ -118,8 +105,6 @@ mod tests {
             "ep/mod.rs",
             "gone/a.sh",
             "gone/Cargo.toml",
-            "gone/README.md",
-            "trainer/{Cargo.toml,src/stop}",
         ] {
             assert_eq!(check("README.md", &format!("see `{word}`\n")).len(), 1, "{word}");
         }
@@ -140,12 +125,10 @@ mod tests {
             "trainer/src/",
             "trainer",
             "step/mod.rs",
-            "trainer/{Cargo.toml,src/step}",
             "trainer/*.rs",
             "trainer/<name>.rs",
             "trainer/.../mod.rs",
             "DIR/config.toml",
-            "runs/monday",
             "target/release/yardstick",
             "a/b",
             "mod.rs",

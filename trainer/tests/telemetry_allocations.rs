@@ -1,15 +1,15 @@
 //! Recording a step in telemetry must not allocate on the training thread.
 
-#[path = "../../tests/support/counting.rs"]
-mod counting;
-
 use std::time::Duration;
 
-use counting::own_calls;
 use record::phase::Phase;
 use record::{StepSample, StepSeries};
+use support::counting::{Counting, own_calls};
 use telemetry::{Events, LogFormat, StepLogOptions, SummaryOptions, Telemetry, TelemetryOptions};
 use trainer::timing::phase::PhaseClock;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 fn step(clock: &mut PhaseClock, events: &Events, step: u64) {
     clock.start_step();

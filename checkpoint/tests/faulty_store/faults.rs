@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use checkpoint::{Error, NoFailpoints};
 
-use crate::s3::{Fault, Kind, Operation, S3Server};
 use crate::{Attempt, PATIENCE};
 use During::{Claim, Resume, Retention, Save};
 use Expected::{Fails, Unnoticed};
 use Operation::{Any, AnyPut, CompleteUpload, CreateUpload, Delete, Get, GetRange};
 use Operation::{List, Put, PutNew, PutPart};
+use support::s3::{Fault, Kind, Operation, S3Server};
 
 /// Operation of a run while a fault lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod faults;
-#[path = "../../../tests/support/s3.rs"]
-mod s3;
 mod uploads;
 
 use std::sync::Arc;

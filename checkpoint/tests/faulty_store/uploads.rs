@@ -6,8 +6,8 @@ use std::process::Command;
 use checkpoint::tier::Tier;
 use checkpoint::{Failpoint, Failpoints, RemovalReason};
 
-use crate::s3::{Fault, Kind, Operation, S3Server};
 use crate::{Attempt, PART_BYTES};
+use support::s3::{Fault, Kind, Operation, S3Server};
 
 /// URL of the run that the child saves to.
 const CHILD: &str = "YARDSTICK_TEST_CHILD";

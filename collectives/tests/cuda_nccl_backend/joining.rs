@@ -10,8 +10,8 @@ use yardstick_collectives::{
     scope,
 };
 
-use crate::counting::own_calls;
 use crate::{Rank, TERMS, in_own_process, on_ranks, on_two_ranks, soon, worlds};
+use support::counting::own_calls;
 
 const LEN: usize = 600;
 

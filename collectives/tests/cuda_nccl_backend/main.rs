@@ -12,8 +12,6 @@
 )]
 #![allow(unsafe_code)] // ends a process at once
 
-#[path = "../../../tests/support/counting.rs"]
-mod counting;
 mod device_copy;
 mod joining;
 
@@ -21,10 +19,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use device::cuda::{self, Cuda};
+use support::counting::Counting;
 use yardstick_collectives::contract::{self, Terms, failures, values};
 use yardstick_collectives::{Collective, Nccl, Threads};
 
 use device_copy::{Channels, OnDevice};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const TERMS: Terms =
     Terms { message_elements_max: 1000, timeout: Duration::from_secs(20), nodes: &[] };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::counting::own_calls;
+use support::counting::own_calls;
 use yardstick_collectives::{Collective, Operation, scope};
 
 /// Starting and waiting allocate nothing on this thread, after a warm-up.

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use support::launcher;
 use yardstick_collectives::Mpi;
 
-use crate::launcher;
 use crate::roles::{Role, Sharing};
 
 /// No job takes longer than this, whatever goes wrong.

@@ -7,19 +7,17 @@
 #![allow(clippy::unwrap_used, clippy::exit, reason = "helpers of tests, and processes of a job")]
 
 mod allocations;
-#[path = "../../../tests/support/counting.rs"]
-mod counting;
 mod job;
-#[path = "../../../tests/support/launcher.rs"]
-mod launcher;
 mod roles;
-#[path = "../../../tests/support/seccomp.rs"]
-mod seccomp;
 
 use std::time::{Duration, Instant};
 
 use job::Job;
 use roles::{Role, Sharing};
+use support::counting::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Entry point of a rank under mpirun, with the role from the environment; not a test by itself.
 #[test]

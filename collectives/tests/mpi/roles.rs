@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::allocations::steady_state_allocates_nothing;
-use crate::seccomp;
+use support::seccomp;
 use yardstick_collectives::contract::{self, Terms, failures, values};
 use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
 

@@ -28,7 +28,7 @@ impl Check for Shm {
                          which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's recommendation",
             remedy: "mount an emptyDir with medium Memory and a sizeLimit at /dev/shm; where it is \
                      full, remove what ended jobs have left there",
-            fault: "tests/doctor.rs: a_small_dev_shm_fails",
+            fault: "tests/commands/doctor.rs: a_small_dev_shm_fails",
         }
     }
 

@@ -33,7 +33,7 @@ pub(super) const ECC: CheckDesc = CheckDesc {
     thresholds: "fails from the first uncorrected error on (a result may be wrong), and where a \
                  row could not be remapped; warns where remapping waits for a reset",
     remedy: "reset the GPU (`nvidia-smi -r`) or restart the node; replace it if that comes back",
-    fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
+    fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
 
 pub(super) const CLOCKS: CheckDesc = CheckDesc {
@@ -44,7 +44,7 @@ pub(super) const CLOCKS: CheckDesc = CheckDesc {
     thresholds: "warns for slowdowns by hardware, by heat, and by the power brake; a power cap is \
                  met in a healthy machine",
     remedy: "check cooling and power supply of the node",
-    fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
+    fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
 
 pub(super) const MEMORY: CheckDesc = CheckDesc {
@@ -57,7 +57,7 @@ pub(super) const MEMORY: CheckDesc = CheckDesc {
                  where the plan does not fit into the rest",
     remedy: "end the processes that are named (numbers of the host; NVML names none in containers \
              that it hides); `fuser -v /dev/nvidia*` on the node finds the others",
-    fault: "tests/cuda_doctor.rs: memory_that_others_use_warns_and_fails",
+    fault: "tests/cuda/doctor.rs: memory_that_others_use_warns_and_fails",
 };
 
 pub(super) const PCIE: CheckDesc = CheckDesc {
@@ -70,7 +70,7 @@ pub(super) const PCIE: CheckDesc = CheckDesc {
                  memory and adapters",
     remedy: "see `nvidia-smi -q -d PCIE`; seat the GPU or its riser anew, and compare with the \
              other nodes",
-    fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
+    fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
 
 /// Examines every GPU with `odd`, and keeps the worst findings; `good` if there are none.

@@ -23,7 +23,7 @@ pub(super) const GPUS: CheckDesc = CheckDesc {
     remedy: "see `yardstick devices`; ask for as many GPUs as ranks (nvidia.com/gpu); a lost GPU \
              comes back with a restart of the node at best: drain it, and replace the GPU if it \
              is lost again",
-    fault: "tests/doctor.rs: a_gpu_that_is_missing_fails",
+    fault: "tests/commands/doctor.rs: a_gpu_that_is_missing_fails",
 };
 
 impl Check for Gpus {

@@ -23,7 +23,7 @@ pub(super) const OBJECT_STORE: CheckDesc = CheckDesc {
                  could then commit the same checkpoint",
     remedy: "check endpoint, credentials and network policy; use a store that honours \
              If-None-Match",
-    fault: "tests/doctor.rs: an_object_store_has_to_honour_conditions",
+    fault: "tests/commands/doctor.rs: an_object_store_has_to_honour_conditions",
 };
 
 /// Puts, reads and deletes objects with names of their own.

@@ -32,7 +32,7 @@ const CHECKPOINTS_AT_ONCE: u64 = 2;
 pub(super) const NVME: CheckDesc = CheckDesc {
     name: "tier_nvme",
     inspects: "checkpoint.nvme.path or LOCAL_CHECKPOINT_DIR: 64 MiB are written, read and removed",
-    fault: "tests/doctor.rs: a_tier_that_cannot_be_written_fails",
+    fault: "tests/commands/doctor.rs: a_tier_that_cannot_be_written_fails",
     ..SHARED
 };
 
@@ -49,7 +49,7 @@ pub(super) const SHARED: CheckDesc = CheckDesc {
                  the part that does is measured",
     remedy: "check that the volume is mounted, not read-only or full, and belongs to the user of \
              the pod (fsGroup)",
-    fault: "tests/doctor.rs: a_shared_tier_that_cannot_be_written_fails",
+    fault: "tests/commands/doctor.rs: a_shared_tier_that_cannot_be_written_fails",
 };
 
 /// Check of a tier, if the tier is configured.

@@ -36,7 +36,7 @@ pub(super) const GDR: CheckDesc = CheckDesc {
     thresholds: "warns where an end is without it or is not known: no evidence is no evidence",
     remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far \
              apart",
-    fault: "tests/cuda_doctor.rs: one_direction_without_gdr_warns_and_fails_where_it_is_required",
+    fault: "tests/cuda/doctor.rs: one_direction_without_gdr_warns_and_fails_where_it_is_required",
 };
 
 /// Findings about a network, and whether everything that was opened has been closed.

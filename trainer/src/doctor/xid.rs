@@ -22,7 +22,7 @@ pub(super) const XID: CheckDesc = CheckDesc {
                  that log cannot be read, as NVML tells nothing of what was before the doctor",
     remedy: "look the number up in NVIDIA's XID catalog; drain the node for 48, 63, 64, 74, 79, 94 \
              and 95",
-    fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
+    fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
 
 /// Watches for errors of every GPU of the rank, for as long as it lives.

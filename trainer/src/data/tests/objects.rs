@@ -10,10 +10,7 @@ use tempfile::TempDir;
 
 use super::{config, folder, index, llmc, raw};
 use crate::data::{CacheOptions, DataError, Locations, Source};
-use s3::{Fault, Kind, Operation, S3Server};
-
-#[path = "../../../../tests/support/s3.rs"]
-mod s3;
+use support::s3::{self, Fault, Kind, Operation, S3Server};
 
 /// Server, cache, and runs that use them.
 struct Node {

@@ -1,0 +1,72 @@
+//! Training allocates nothing in the steady state: after step 3 the training thread never calls the
+//! allocator.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod steady_state;
+
+use collectives::{Collective, Single, Threads};
+use device::Device;
+use steady_state::Training;
+use support::Variant;
+use support::counting::{Counting, own_calls};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations_of_training(collective: &dyn Collective, threads: usize, variant: Variant) -> u64 {
+    let settings = ["batch.global_sequences=4", "batch.micro_sequences=1"];
+    let training = Training { device: Device::Host, collective, threads, settings: &settings };
+    training.allocations(variant)
+}
+
+#[test]
+fn the_counter_counts_allocations() {
+    let counted = own_calls(|| drop(std::hint::black_box(vec![1_u8; 100])));
+    assert_eq!(counted, 1);
+}
+
+#[test]
+fn one_rank_on_one_and_two_threads_allocates_nothing() {
+    for variant in Variant::all() {
+        for threads in [1, 2] {
+            let count = allocations_of_training(&Single::new(), threads, variant);
+            assert_eq!(count, 0, "{variant:?} on {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn two_ranks_with_several_buckets_allocate_nothing() {
+    for variant in Variant::all() {
+        let counts: Vec<u64> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = Threads::group(2)
+                .into_iter()
+                .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, variant)))
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert_eq!(counts, [0, 0], "{variant:?}");
+    }
+}
+
+/// Set for the ranks that the test below starts, which must not start more ranks.
+#[cfg(feature = "mpi")]
+const RANK: &str = "YARDSTICK_TEST_RANK";
+
+#[cfg(feature = "mpi")]
+#[test]
+fn two_ranks_of_mpi_allocate_nothing() {
+    if std::env::var_os(RANK).is_some() {
+        let mpi = collectives::Mpi::open(collectives::MpiOptions::default()).unwrap();
+        assert_eq!(mpi.world(), 2);
+        for variant in Variant::all() {
+            let counted = allocations_of_training(&mpi, 1, variant);
+            assert_eq!(counted, 0, "rank {}, {variant:?}", mpi.rank());
+        }
+        return;
+    }
+    let mut command = support::mpirun_test(2, "two_ranks_of_mpi_allocate_nothing");
+    command.env(RANK, "1");
+    support::finish(command).expect_test_passed();
+}

@@ -1,0 +1,10 @@
+//! Checkpoints of runs: on tiers and object stores, the commands about them, and files that others
+//! plant among them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod ckpt;
+#[cfg(feature = "mpi")]
+mod object_checkpoints;
+mod planted_files;
+#[cfg(feature = "mpi")]
+mod tiers;

@@ -1,0 +1,312 @@
+//! `yardstick train --device cuda`, unmodified, on the emulated device: losses against the
+//! processor's, bits, resumption, and a machine that is not fit.
+//!
+//! Needs the emulated device: `make test-cuda-emulated`.
+
+use std::process::Command;
+
+use support::{
+    Finished, Folder, LossBits, delay_streams, finish, only_training_libraries, run, text,
+    yardstick,
+};
+
+/// The emulated device takes a second for what a real one does in microseconds: two micro-batches
+/// of 32 tokens.
+const SMALL: [&str; 6] = [
+    "--set",
+    "batch.sequence_tokens=32",
+    "--set",
+    "batch.micro_sequences=1",
+    "--set",
+    "batch.global_sequences=2",
+];
+
+/// Steps over which losses are compared. After 40 of so few tokens single losses in bf16 and f32
+/// differ by more than the bound, on the processor as well.
+const STEPS: &str = "40";
+
+/// Largest relative difference of the loss of any step from that of the processor in f32.
+const F32_BOUND: f64 = 1e-4;
+const BF16_BOUND: f64 = 1e-2;
+
+fn train(folder: &Folder, workload: &str, flags: &[&str]) -> Finished {
+    finish(train_command(folder, workload, flags))
+}
+
+fn train_command(folder: &Folder, workload: &str, flags: &[&str]) -> Command {
+    let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
+    let mut command = yardstick(&all.concat());
+    delay_streams(&mut command, "30");
+    command
+}
+
+/// The losses of a workload in a format on a device.
+fn losses(workload: &str, device: &str, compute: &str) -> Vec<LossBits> {
+    let folder = Folder::new();
+    let compute = format!("precision.compute={compute}");
+    let flags = ["--device", device, "--set", &compute, "--steps", STEPS];
+    train(&folder, workload, &flags).expect(0);
+    folder.losses()
+}
+
+fn assert_losses_agree(workload: &str) {
+    let exact = losses(workload, "cpu", "f32");
+    let fallen = exact[exact.len() - 1].loss() / exact[0].loss();
+    assert!(fallen < 0.95, "{workload}: the loss fell to {fallen} of the first");
+    for (compute, bound) in [("f32", F32_BOUND), ("bf16", BF16_BOUND)] {
+        let found = losses(workload, "cuda", compute);
+        assert_eq!(found.len(), exact.len());
+        for (exact, found) in exact.iter().zip(found) {
+            let difference = exact.relative_difference(found);
+            let step = exact.step;
+            assert!(difference < bound, "{workload} in {compute}, step {step}: {difference:e}");
+        }
+    }
+}
+
+#[test]
+fn smoke_has_the_losses_of_the_processor() {
+    assert_losses_agree("smoke");
+}
+
+#[test]
+fn llama_smoke_has_the_losses_of_the_processor() {
+    assert_losses_agree("llama-smoke");
+}
+
+/// The same where heads are 64 wide.
+const WIDE_STEPS: &str = "30";
+
+/// Heads of 64, alone and two that share a key.
+#[test]
+fn attention_by_cudnn_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
+    let grouped = ["--set", "model.width=128", "--set", "model.key_value_heads=1"];
+    for (workload, model) in [("smoke", &[][..]), ("llama-smoke", &grouped)] {
+        let model = [&["--set", "model.heads=2", "--steps", WIDE_STEPS], model].concat();
+        let exact = Folder::new();
+        train(&exact, workload, &model).expect(0);
+        let cudnn = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
+        let flags = [&model[..], &cudnn, &["--device", "cuda", "--eval-every", "10"]].concat();
+        let runs = [Folder::new(), Folder::new()];
+        for run in &runs {
+            train(run, workload, &flags).expect(0);
+        }
+        for (exact, found) in exact.losses().iter().zip(runs[0].losses()) {
+            let difference = exact.relative_difference(found);
+            assert!(difference < BF16_BOUND, "{workload}, step {}: {difference:e}", exact.step);
+        }
+        assert_eq!(runs[0].result(), runs[1].result());
+        let record = runs[0].record();
+        assert_eq!(record["run"]["run"]["attention"], "cudnn");
+        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
+    }
+}
+
+/// The flags of a short run with cuDNN's attention.
+const CUDNN: [&str; 8] = [
+    "--device",
+    "cuda",
+    "--set",
+    "precision.compute=bf16",
+    "--set",
+    "run.attention=cudnn",
+    "--steps",
+    "1",
+];
+
+#[test]
+fn cudnn_that_is_missing_broken_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
+    let without = only_training_libraries();
+    let train_with = |name: &str, value: &str, said: &[&str]| {
+        let folder = Folder::new();
+        let start = ["train", "--workload", "llama-smoke", "--out", &folder.text()];
+        let mut command = yardstick(&[&start[..], &SMALL, &CUDNN].concat());
+        command.env(name, value);
+        let finished = finish(command).expect(3).expect_stderr(said);
+        assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    };
+    let path = "YARDSTICK_CUDA_PATH";
+    train_with(path, &without.text(), &["cuDNN is missing", "nvidia-cudnn-cu13"]);
+    std::fs::write(without.path().join("libcudnn.so.9"), "").unwrap();
+    train_with(path, &without.text(), &["libcudnn.so.9 cannot be loaded (", "file too short"]);
+    train_with("EMULATED_CUDNN_BROKEN", "1", &["cuDNN does not start: cudnnCreate: "]);
+    let older = ["expected cuDNN 9.25.0 or newer, found 9.17.1"];
+    train_with("EMULATED_CUDNN_VERSION", "91701", &older);
+    let said = ["has no plan for attention", "D = 20", "use run.attention = flash"];
+    train_with("EMULATED_CUDA_SEED", "0", &said);
+}
+
+#[test]
+fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
+    for settings in [&[][..], &["--set", "precision.compute=bf16"]] {
+        let flags = |extra: &[&'static str]| [&["--device", "cuda"], settings, extra].concat();
+        let whole = Folder::new();
+        train(&whole, "smoke", &flags(&["--steps", "6", "--eval-every", "3"])).expect(0);
+        let killed = Folder::new();
+        let steps = ["--steps", "6", "--eval-every", "3"];
+        let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+        let saves = [steps, saves].concat();
+        let kill = [&saves[..], &["--inject", "kill@step=5"]].concat();
+        assert_eq!(train(&killed, "smoke", &flags(&kill)).code, -1);
+        train(&killed, "smoke", &flags(&saves)).expect(0);
+        assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4);
+        assert_eq!(whole.result(), killed.result());
+    }
+}
+
+/// The time of a step is known one step later, but not when it ended: a step of three seconds is
+/// three seconds after the one before.
+#[test]
+fn steps_are_told_with_the_time_when_they_ended() {
+    const SLOW: usize = 4;
+    let folder = Folder::new();
+    let slow = format!("slow@step={SLOW},rank=0");
+    train(&folder, "smoke", &["--device", "cuda", "--steps", "6", "--inject", &slow]).expect(0);
+    let ended_ms = |step: &support::StepLine| step.0["unix_ms"].as_u64().unwrap();
+    let steps = folder.steps(0);
+    let [before, after] = [&steps[SLOW - 2], &steps[SLOW - 1]].map(ended_ms);
+    assert!(after - before > 2_900, "{steps:?}");
+}
+
+#[test]
+fn recomputation_has_the_same_bits() {
+    let result = |settings: &[&str]| {
+        let folder = Folder::new();
+        let flags = [&["--device", "cuda", "--steps", "3"], settings].concat();
+        train(&folder, "smoke", &flags).expect(0);
+        folder.result()
+    };
+    let bf16 = ["--set", "precision.compute=bf16"];
+    let plain = result(&bf16);
+    let recompute = ["--set", "run.recompute=true"];
+    assert_eq!(plain, result(&[&bf16[..], &recompute].concat()));
+}
+
+/// Checkpoints do not depend on the device that computed them.
+#[test]
+fn a_run_goes_on_where_there_is_no_device() {
+    let folder = Folder::new();
+    train(&folder, "smoke", &["--device", "cuda", "--steps", "2"]).expect(0);
+    train(&folder, "smoke", &["--steps", "4"]).expect(0);
+    let alone = Folder::new();
+    train(&alone, "smoke", &["--steps", "4"]).expect(0);
+    for (mixed, alone) in folder.losses().into_iter().zip(alone.losses()) {
+        let difference = mixed.relative_difference(alone);
+        assert!(difference < F32_BOUND, "step {}: {difference:e}", mixed.step);
+    }
+}
+
+#[test]
+fn the_record_names_the_device_and_its_libraries() {
+    let folder = Folder::new();
+    train(&folder, "smoke", &["--device", "cuda", "--steps", "2"]).expect(0);
+    let record = folder.record();
+    let device = &record["ranks"][0]["device"];
+    assert_eq!(device["name"], "Emulated CUDA device");
+    assert_eq!(device["compute_capability"]["major"], 9);
+    assert!(record["ranks"][0]["matmul_kernel"].is_null());
+    for library in ["cuda_driver", "nvrtc", "cublaslt"] {
+        assert!(record["environment"]["cuda"][library].is_string(), "{library}");
+    }
+    // No peak of it is published, and that is reported once.
+    assert!(record["mfu_causal"].is_null());
+    let anomalies = record["anomalies"].to_string();
+    assert_eq!(anomalies.matches("no published peak of Emulated CUDA device").count(), 1);
+    for step in folder.steps(0) {
+        let phases = step.0["phases_ns"].as_object().unwrap();
+        let sum: u64 = phases.values().map(|ns| ns.as_u64().unwrap()).sum();
+        assert_eq!(sum, step.0["wall_ns"].as_u64().unwrap(), "phases add up to the wall time");
+        let most = ["forward", "backward"].map(|phase| phases[phase].as_u64().unwrap());
+        assert!(most.iter().sum::<u64>() > sum / 4, "the engine takes time: {phases:?}");
+        let other = phases["other"].as_u64().unwrap();
+        assert!(other < sum / 2, "the device's events are read: {phases:?}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_run_before_the_update() {
+    let folder = Folder::new();
+    let flags = ["--device", "cuda", "--steps", "3", "--set", "schedule.learning_rate=1e30"];
+    train(&folder, "smoke", &flags).expect(4).expect_stderr(&["is not finite"]);
+}
+
+/// Fails a launch in the second of two micro-batches of step 2.
+#[test]
+fn a_launch_that_fails_ends_the_run_and_names_step_and_kernel() {
+    let folder = Folder::new();
+    let mut command = train_command(&folder, "smoke", &["--device", "cuda", "--steps", "3"]);
+    command.env("EMULATED_CUDA_FAIL_LAUNCH", "embedding_forward:4");
+    let said = ["step 2", "launching embedding_forward failed: ", "LAUNCH_OUT_OF_RESOURCES"];
+    let finished = finish(command).expect(1).expect_stderr(&said);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    let reason = folder.record()["reason"].clone();
+    assert_eq!((&reason["rank"], &reason["step"]), (&0.into(), &2.into()), "{reason}");
+    assert_eq!(reason["phase"], "forward", "{reason}");
+    assert!(reason["text"].as_str().unwrap().contains("embedding_forward"), "{reason}");
+    assert_eq!(folder.losses().len(), 1);
+}
+
+/// Fault of a machine, and the words that report it.
+struct Unfit {
+    variables: Vec<(&'static str, String)>,
+    said: &'static [&'static str],
+}
+
+#[test]
+fn a_machine_that_is_not_fit_is_one_sentence_and_exit_code_3() {
+    let nowhere = Folder::new().text();
+    let set = |name, value: &str| vec![(name, value.to_owned())];
+    let cases = [
+        Unfit { variables: set("YARDSTICK_CUDA_PATH", &nowhere), said: &["no CUDA driver"] },
+        Unfit { variables: set("EMULATED_CUDA_DEVICES", "0"), said: &["sees no device"] },
+        Unfit {
+            variables: set("EMULATED_CUDA_DRIVER_VERSION", "11080"),
+            said: &["expected a driver for CUDA 12.0 or newer", "11.8"],
+        },
+        Unfit {
+            variables: set("EMULATED_CUDA_COMPUTE_CAPABILITY", "75"),
+            said: &["has compute capability 7.5, expected 8.0 or higher"],
+        },
+        Unfit {
+            variables: set("EMULATED_CUDA_MEMORY_BYTES", "4194304"),
+            said: &["the device's memory does not suffice", "hint:"],
+        },
+    ];
+    for Unfit { variables, said } in cases {
+        let folder = Folder::new();
+        let mut command =
+            yardstick(&["train", "--device", "cuda", "--steps", "1", "--out", &folder.text()]);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        let finished = finish(command).expect(3).expect_stderr(said);
+        assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    }
+}
+
+/// The libraries that the dynamic loader opens at the start of the program.
+#[test]
+fn the_program_links_no_library_of_cuda() {
+    let program = env!("CARGO_BIN_EXE_yardstick");
+    let headers = finish({
+        let mut command = Command::new("readelf");
+        command.args(["--dynamic", program]);
+        command
+    });
+    let needed: Vec<_> = headers.stdout.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    assert!(needed.iter().any(|line| line.contains("libc.so")), "{needed:?}");
+    for library in ["cuda", "nvrtc", "cublas", "nccl", "cudnn"] {
+        assert!(!needed.iter().any(|line| line.contains(library)), "{needed:?}");
+    }
+}
+
+#[test]
+fn what_a_device_cannot_do_is_a_usage_error() {
+    let folder = Folder::new();
+    let out = text(&folder.path());
+    let start = ["train", "--device", "cuda", "--steps", "1", "--out", &out];
+    let refused = |flags: &[&str], said: &[&str]| {
+        run(&[&start[..], flags].concat()).expect(2).expect_stderr(said);
+    };
+    refused(&["--engine", "candle"], &["run.engine = candle", "fused with run.device = cuda"]);
+    refused(&["--profile-step", "1"], &["--profile-step with run.device = cuda"]);
+    refused(&["--set", "model.feed_forward=500"], &["model.feed_forward = 500", "multiple of 8"]);
+}

@@ -1,0 +1,264 @@
+//! `yardstick train --device cuda` on two ranks, each with an emulated device: NCCL between them,
+//! bits, lost and hung ranks, and refusals.
+//!
+//! Needs the emulated device: `make test-cuda-emulated`.
+
+mod transports;
+
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Finished, Folder, Running, delay_streams, finish, mpirun, on_both_ranks, run};
+
+/// Little work, because the emulated device is slow: four micro-batches of 16 tokens a step on one
+/// rank, two on two ranks, and several buckets.
+const SMALL: [&str; 12] = [
+    "--threads",
+    "1",
+    "--set",
+    "model.layers=2",
+    "--set",
+    "batch.sequence_tokens=16",
+    "--set",
+    "batch.micro_sequences=1",
+    "--set",
+    "batch.global_sequences=4",
+    "--set",
+    "collectives.bucket_bytes=65536",
+];
+
+const FORMATS: [&str; 2] = ["precision.compute=f32", "precision.compute=bf16"];
+
+/// A device for each rank.
+const DEVICES: (&str, &str) = ("EMULATED_CUDA_DEVICES", "2");
+
+fn arguments<'a>(out: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    [&["train", "--device", "cuda", "--out", out], &SMALL[..], flags].concat()
+}
+
+fn two_ranks(out: &str, flags: &[&str]) -> Command {
+    let mut command = mpirun(2, &arguments(out, flags));
+    command.envs([DEVICES]);
+    delay_streams(&mut command, "200");
+    command
+}
+
+#[track_caller]
+fn train(folder: &Folder, flags: &[&str]) -> Finished {
+    finish(two_ranks(&folder.text(), flags))
+}
+
+#[test]
+fn two_ranks_have_the_losses_of_one() {
+    for (format, bound) in FORMATS.into_iter().zip([1e-5, 1e-3]) {
+        let flags = ["--steps", "6", "--set", format];
+        let [one, two] = [(); 2].map(|()| Folder::new());
+        run(&arguments(&one.text(), &flags)).expect(0);
+        train(&two, &flags).expect(0);
+        assert_eq!((one.losses().len(), two.losses().len()), (6, 6));
+        for (expected, found) in one.losses().into_iter().zip(two.losses()) {
+            let relative = expected.relative_difference(found);
+            assert!(relative <= bound, "{format}, {expected:?}: {relative:e}");
+        }
+    }
+}
+
+/// Streams are delayed at random, differently each time: a missing wait would change a sum.
+#[test]
+fn sharding_and_overlap_do_not_change_a_bit() {
+    for format in FORMATS {
+        let result = |settings: [&str; 2]| {
+            let folder = Folder::new();
+            let flags = ["--steps", "4", "--eval-every", "2", "--set", format];
+            let [shards, overlaps] = settings;
+            train(&folder, &[&flags[..], &["--set", shards, "--set", overlaps]].concat()).expect(0);
+            (folder.result(), folder.steps(0)[3].0["evaluation_loss"].clone())
+        };
+        let [whole, sharded] =
+            ["run.shard_optimizer=false", "run.shard_optimizer=true"].map(|shards| {
+                let overlapped = result([shards, "collectives.overlap=true"]);
+                let waiting = result([shards, "collectives.overlap=false"]);
+                assert_eq!(overlapped, waiting, "{format}, {shards}");
+                overlapped
+            });
+        assert_eq!(whole, sharded, "{format}");
+        assert!(whole.0.fingerprint["weights"].is_string());
+    }
+}
+
+/// Plants a mistake: the device drops the waits of the communicating stream for the computing one,
+/// or those the other way. One bucket leaves the computing stream little to do before it reads the
+/// reduced gradients.
+#[test]
+fn a_missing_wait_of_either_stream_changes_losses() {
+    let with_waits_forgotten = |kind| {
+        let folder = Folder::new();
+        let one_bucket = ["--steps", "6", "--set", "collectives.bucket_bytes=100000000"];
+        let mut command = two_ranks(&folder.text(), &one_bucket);
+        command.env("EMULATED_CUDA_FORGET_WAITS", kind).env("EMULATED_CUDA_SEED", "1");
+        (finish(command).code, folder.losses())
+    };
+    let (code, losses) = with_waits_forgotten("");
+    assert_eq!((code, losses.len()), (0, 6));
+    for kind in ["urgent", "ordinary"] {
+        // A gradient of poison ends the run.
+        let (code, found) = with_waits_forgotten(kind);
+        assert!(code == 4 || found != losses, "waits of {kind} streams are forgotten");
+    }
+}
+
+#[test]
+fn communication_is_recorded_as_nccl_s() {
+    let folder = Folder::new();
+    train(&folder, &["--steps", "4", "--set", "run.shard_optimizer=true"]).expect(0);
+    let record = folder.record();
+    let collectives = &record["collectives"];
+    assert_eq!(collectives["backend"], "nccl");
+    let library = collectives["library"].as_str().unwrap();
+    assert!(library.starts_with("NCCL 2.") && library.contains("control messages: "), "{library}");
+    let number = |step: &Value, key: &str| step[key].as_u64().unwrap();
+    let steps = folder.steps(0);
+    for step in &steps {
+        let total = number(&step.0, "comm_total_ns");
+        assert!(total > 0 && number(&step.0, "comm_hidden_ns") <= total, "{step:?}");
+    }
+    // Gathers count in the step that waits for them: none in the first.
+    let bytes: Vec<_> = steps.iter().map(|step| number(&step.0, "comm_bytes")).collect();
+    assert_eq!(bytes[1..], [2 * bytes[0]; 3]);
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_bits() {
+    for shards in ["run.shard_optimizer=false", "run.shard_optimizer=true"] {
+        let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+        let flags = [&["--steps", "6", "--set", shards][..], &saves].concat();
+        let [whole, killed] = [(); 2].map(|()| Folder::new());
+        train(&whole, &flags).expect(0);
+        let kill = [&flags[..], &["--inject", "kill@step=5,rank=1"]].concat();
+        assert_ne!(train(&killed, &kill).code, 0);
+        train(&killed, &flags).expect(0);
+        assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4, "{shards}");
+        assert_eq!(whole.result(), killed.result(), "{shards}");
+    }
+}
+
+/// NCCL notices that the process is gone; the launcher does not end the surviving one.
+#[test]
+fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let kill = ["--deadline", "60s", "--steps", "6", "--inject", "kill@step=4,rank=1"];
+    let variables = [DEVICES].map(|(name, value)| (name, OsStr::new(value)));
+    let start = Instant::now();
+    let both = on_both_ranks(&arguments(&out, &kill), &variables);
+    assert_eq!(both.codes, "137\n5\n", "{}", both.finished.stderr);
+    assert!(start.elapsed() < Duration::from_secs(30), "long before the deadline");
+    let reason = folder.record()["reason"].clone();
+    assert_eq!((&reason["rank"], &reason["step"]), (&1.into(), &4.into()), "{reason}");
+    assert!(reason["text"].as_str().unwrap().contains("a peer was lost"), "{reason}");
+}
+
+/// Stopped at any moment: in a reduction, or with a sharded optimizer perhaps in a gather.
+#[test]
+fn a_stopped_rank_ends_the_run_within_its_deadline_and_is_named() {
+    for shards in ["run.shard_optimizer=false", "run.shard_optimizer=true"] {
+        let folder = Folder::new();
+        let long = ["--deadline", "3s", "--set", "schedule.steps=100000", "--set", shards];
+        let mut running = Running::start(two_ranks(&folder.text(), &long));
+        let lines = folder.path().join("steps/r000001.jsonl");
+        running.poll_while(|| std::fs::read_to_string(&lines).unwrap_or_default().is_empty());
+        let pid = folder.record()["ranks"][1]["pid"].to_string();
+        Command::new("kill").args(["-STOP", &pid]).status().unwrap();
+        let stopped = Instant::now();
+        assert_eq!(running.wait(), Some(5), "{shards}");
+        assert!(stopped.elapsed() < Duration::from_secs(20), "{:?}", stopped.elapsed());
+        let reason = folder.record()["reason"].clone();
+        assert_eq!(reason["rank"], 1, "{reason}");
+        assert!(reason["step"].is_u64(), "{reason}");
+        assert!(reason["phase"].is_null(), "a stopped process does not say: {reason}");
+        let text = reason["text"].as_str().unwrap();
+        assert!(text.contains("was not over after 3.") && text.contains("on rank 0"), "{reason}");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_named_with_the_operation() {
+    let folder = Folder::new();
+    let hang = ["--deadline", "3s", "--steps", "6", "--inject", "hang@step=3,rank=1"];
+    train(&folder, &hang).expect(5).expect_stderr(&["all-reduce of ", "(number 1 of ", "nccl"]);
+    let reason = folder.record()["reason"].clone();
+    assert_eq!((&reason["rank"], &reason["step"]), (&1.into(), &3.into()), "{reason}");
+}
+
+#[test]
+fn two_ranks_need_two_devices() {
+    let folder = Folder::new();
+    let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
+    command.env("EMULATED_CUDA_DEVICES", "1");
+    finish(command).expect(3).expect_stderr(&["backend nccl cannot start", "Duplicate GPU"]);
+    assert!(!folder.path().exists(), "the folder is not created");
+}
+
+/// NCCL takes 4 MiB of a device when ranks are connected: more than is left beside the plan.
+#[test]
+fn the_memory_of_nccl_counts_before_anything_is_allocated() {
+    let settings = [&["plan", "--json", "--ranks", "2", "--set", "run.device=cuda"], &SMALL[2..]];
+    let plan = run(&settings.concat()).expect(0).stdout;
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    let memory = plan["device"]["total_bytes"].as_u64().unwrap() + (2 << 20);
+    let folder = Folder::new();
+    let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
+    command.env("EMULATED_CUDA_MEMORY_BYTES", memory.to_string());
+    finish(command).expect(3).expect_stderr(&["the device's memory does not suffice", "hint:"]);
+    assert!(!folder.path().exists(), "the folder is not created");
+}
+
+#[test]
+fn a_rank_without_nccl_is_an_environment_that_is_not_fit() {
+    let libraries = std::env::var_os("YARDSTICK_CUDA_PATH").expect("the emulated device");
+    let folder = Folder::new();
+    let without = folder.sibling("without-nccl");
+    std::fs::create_dir(&without).unwrap();
+    for name in ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12"] {
+        let library = std::path::Path::new(&libraries).join(name);
+        std::os::unix::fs::symlink(library.canonicalize().unwrap(), without.join(name)).unwrap();
+    }
+    let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
+    command.env("YARDSTICK_CUDA_PATH", &without);
+    finish(command).expect(3).expect_stderr(&["NCCL is missing", "libnccl.so.2"]);
+    // A single rank needs none, also under a launcher, unless it is requested.
+    let alone = |flags: &[&str]| {
+        let out = folder.text();
+        let mut command = mpirun(1, &arguments(&out, flags));
+        command.env("YARDSTICK_CUDA_PATH", &without);
+        finish(command)
+    };
+    alone(&["--steps", "1", "--set", "collectives.backend=nccl"]).expect(3);
+    alone(&["--steps", "1"]).expect(0);
+}
+
+/// Shows with a communicator of one rank that NCCL works there.
+#[test]
+fn one_rank_uses_nccl_where_it_is_named() {
+    let results = ["auto", "nccl"].map(|backend| {
+        let folder = Folder::new();
+        let setting = format!("collectives.backend={backend}");
+        run(&arguments(&folder.text(), &["--steps", "2", "--set", &setting])).expect(0);
+        folder.result()
+    });
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn backends_that_do_not_reach_the_memory_are_usage_errors() {
+    for (device, backend, expected) in
+        [("cpu", "nccl", "auto, single or mpi"), ("cuda", "mpi", "auto, single or nccl")]
+    {
+        let folder = Folder::new();
+        let setting = format!("collectives.backend={backend}");
+        let flags = ["train", "--device", device, "--set", &setting, "--out", &folder.text()];
+        run(&flags).expect(2).expect_stderr(&[&setting.replace('=', " = "), expected]);
+    }
+}

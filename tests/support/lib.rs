@@ -1,0 +1,24 @@
+//! What tests of several crates share: the binary run as a user would, with and without mpirun, and
+//! the result of the run; an S3 server with faults; system calls that are denied; allocations that
+//! are counted.
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test's helper may panic")]
+
+pub mod counting;
+pub mod denied_ranks;
+mod folder;
+pub mod launcher;
+mod process;
+pub mod s3;
+mod s3_faults;
+mod schema;
+pub mod seccomp;
+mod variant;
+pub mod versitygw;
+
+pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries, record, text};
+pub use process::{
+    BothRanks, Finished, ResidentBytes, Running, delay_streams, finish, launch, library_of, mpirun,
+    mpirun_test, on_both_ranks, resident_bytes, run, supervise, yardstick,
+};
+pub use schema::expect_valid;
+pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};

@@ -1,0 +1,14 @@
+//! What a run tells while it goes on and in its record: metrics, spans, traces, log lines and
+//! hardware.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod hardware;
+mod log_lines;
+mod otlp;
+mod profile;
+#[cfg(feature = "mpi")]
+mod prometheus;
+mod tensorboard;
+#[cfg(feature = "mpi")]
+mod trace;
+mod training_health;

@@ -1,0 +1,60 @@
+//! Golden losses: runs whose computation differs are void.
+
+use support::{Folder, run, text};
+
+#[test]
+fn a_run_compares_its_losses_with_golden_ones() {
+    let folder = Folder::new();
+    folder.train(&["--steps", "10"]).expect(0);
+    let record = folder.record();
+    let golden = &record["fingerprint"]["golden"];
+    assert_eq!(golden["compared"], 4, "{golden}");
+    assert!(golden["missed_step"].is_null(), "{golden}");
+    let worst = golden["worst_nats"].as_f64().unwrap();
+    assert!(worst <= golden["tolerance_nats"].as_f64().unwrap() / 10.0, "{golden}");
+    let checked = run(&["fingerprint", "check", &folder.text()]);
+    assert!(checked.stdout.contains(": right: 4 losses compared"), "{checked:?}");
+    checked.expect(0);
+}
+
+#[test]
+fn a_loss_that_is_not_the_golden_one_voids_the_run() {
+    let trusted = Folder::new();
+    let other = ["--set", "optimizer.weight_decay=0.05", "--steps", "5"];
+    trusted.train(&other).expect(0);
+    assert!(trusted.record()["fingerprint"]["golden"].is_null(), "none for this workload");
+    let made = run(&["fingerprint", "make", &trusted.text()]);
+    assert_eq!(made.code, 0, "{made:?}");
+    let golden = trusted.sibling("golden.toml");
+    let check = |file: &str| {
+        std::fs::write(&golden, file).unwrap();
+        run(&["fingerprint", "check", &trusted.text(), "--golden", &text(&golden)])
+    };
+    check(&made.stdout).expect(0);
+    // The loss of the second step is about 5.54.
+    let wrong = made.stdout.replacen(", 5.5", ", 5.4", 1);
+    let checked = check(&wrong);
+    assert!(checked.stdout.contains(": wrong at step 2: 2 losses compared"), "{checked:?}");
+    checked.expect(4);
+    let folder = Folder::new();
+    let set = format!("telemetry.golden={:?}", text(&golden));
+    let finished = folder.train_on(2, &[&other[..], &["--set", &set]].concat());
+    assert!(finished.stderr.contains("the loss of step 2 is 5.5"), "{finished:?}");
+    finished.expect(4);
+    let record = folder.record();
+    assert_eq!((&record["status"], &record["exit_code"]), (&"void".into(), &4.into()));
+    assert_eq!(record["fingerprint"]["golden"]["missed_step"], 2);
+    assert_eq!(record["reason"]["step"], 2);
+    let compared = run(&["compare", &trusted.text(), &folder.text()]);
+    compared.expect(12);
+    check("golden = 1").expect(2);
+}
+
+#[test]
+fn a_corrupted_weight_is_found_on_its_rank() {
+    let folder = Folder::new();
+    let finished = folder.train_on(2, &["--steps", "10", "--inject", "corrupt@step=5,rank=1"]);
+    finished.expect(4);
+    let reason = &folder.record()["reason"];
+    assert_eq!((&reason["rank"], &reason["step"]), (&1.into(), &5.into()), "{reason:#}");
+}

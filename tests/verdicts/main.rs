@@ -1,0 +1,10 @@
+//! What a run is worth: golden losses, gates, nights of a job, and the page of the report.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[cfg(feature = "mpi")]
+mod fingerprint;
+#[cfg(feature = "mpi")]
+mod gates;
+mod k8s_collect;
+#[cfg(feature = "mpi")]
+mod report_html;
