@@ -307,6 +307,44 @@ fn what_a_device_cannot_do_is_a_usage_error() {
         run(&[&start[..], flags].concat()).expect(2).expect_stderr(said);
     };
     refused(&["--engine", "candle"], &["run.engine = candle", "fused with run.device = cuda"]);
-    refused(&["--profile-step", "1"], &["--profile-step with run.device = cuda"]);
     refused(&["--set", "model.feed_forward=500"], &["model.feed_forward = 500", "multiple of 8"]);
+}
+
+/// Cells of a row of a profile: calls, ms, share of the step, GFLOP and rates.
+fn profile_row(table: &str, name: &str) -> Vec<String> {
+    let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
+    let line = line.unwrap_or_else(|| panic!("no row {name:?} in\n{table}"));
+    let line = line.trim_start().trim_start_matches(name).replace(" %", "%");
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The same products as the processor, each with a time, and a rate of the device to compare with.
+#[test]
+fn a_profile_has_the_products_of_the_processor_and_changes_no_loss() {
+    for workload in ["smoke", "llama-smoke"] {
+        let [plain, profiled, processor] = [(); 3].map(|()| Folder::new());
+        let cuda = ["--device", "cuda", "--steps", "3"];
+        train(&plain, workload, &cuda).expect(0);
+        let flags = [&cuda[..], &["--profile-step", "2"]].concat();
+        let found = train(&profiled, workload, &flags).expect(0).stdout;
+        assert_eq!(plain.losses(), profiled.losses());
+        let exact = train(&processor, workload, &["--steps", "3", "--profile-step", "2"]);
+        let exact = exact.expect(0).stdout;
+        for role in ["attn_qkv", "attn_out", "mlp_up", "mlp_down", "head"] {
+            for kind in ["forward", "dX", "dW"] {
+                let name = format!("{role} {kind}");
+                let found = profile_row(&found, &name);
+                let exact = profile_row(&exact, &name);
+                assert_eq!((&found[0], &found[3]), (&exact[0], &exact[3]), "{name}");
+                assert!(found[1].parse::<f64>().unwrap() > 0.0, "{name}: {found:?}");
+            }
+        }
+        for name in ["attention forward", "norm backward", "cross-entropy forward", "AdamW"] {
+            let cells = profile_row(&found, name);
+            assert!(cells[1].parse::<f64>().unwrap() > 0.0, "{name}: {cells:?}");
+        }
+        let measured = &profiled.record()["mfu_measured"];
+        let share = measured["causal"].as_f64().unwrap();
+        assert!(share > 0.0 && share <= 1.0, "{measured}");
+    }
 }

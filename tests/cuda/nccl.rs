@@ -57,6 +57,11 @@ fn two_ranks_have_the_losses_of_one() {
         let [one, two] = [(); 2].map(|()| Folder::new());
         run(&arguments(&one.text(), &flags)).expect(0);
         train(&two, &flags).expect(0);
+        for rank in two.record()["ranks"].as_array().unwrap() {
+            for rate in ["matmul_flops_per_second", "memory_bytes_per_second"] {
+                assert!(rank["sniffed"][rate].as_f64().unwrap() > 1e6, "{rank:#}");
+            }
+        }
         assert_eq!((one.losses().len(), two.losses().len()), (6, 6));
         for (expected, found) in one.losses().into_iter().zip(two.losses()) {
             let relative = expected.relative_difference(found);
