@@ -2,9 +2,9 @@
 //!
 //! Saved per block and token: the block's input and the stream between its halves (2 C), qkv
 //! ((H + 2 K) D, in GPT 3 C), the attention's output (C), the feed-forward layer before its
-//! activation (F, in Llama 2 F), one or two statistics per norm and one per head. Where the ops save
-//! outputs ([`Ops::SAVES_OUTPUTS`]) also both norms' outputs (2 C) and the activation's (F). With
-//! recomputation only each block's input is saved; there is one set of everything else, which
+//! activation (F, in Llama 2 F), one or two statistics per norm and one per head. Where the ops
+//! save outputs ([`Ops::SAVES_OUTPUTS`]) also both norms' outputs (2 C) and the activation's (F).
+//! With recomputation only each block's input is saved; there is one set of everything else, which
 //! backward fills again block by block.
 
 use device::{Allocator, DeviceBuffer, View, ViewMut};

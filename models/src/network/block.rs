@@ -51,8 +51,9 @@ impl<O: Ops> Block<'_, O> {
         pass.expand(saved, scratch)
     }
 
-    /// Converts the gradient of the block's output (in `scratch.gradient`) to that of its input, and
-    /// writes or adds to the gradients of the block's segment. What the block saved is overwritten.
+    /// Converts the gradient of the block's output (in `scratch.gradient`) to that of its input,
+    /// and writes or adds to the gradients of the block's segment. The saved activations are
+    /// overwritten.
     pub(super) fn backward(
         &mut self,
         gradients: ViewMut<'_, Wide<O>>,

@@ -1,9 +1,9 @@
 //! The interface of the network's ops: one set for the host, one for CUDA devices.
 //!
 //! Operands are views of memory on the set's device; shapes follow from the [`Size`] that a set was
-//! made for. A set owns the workspaces of its ops, and what it fuses is its own business: a residual
-//! and GELU are epilogues of products. On a CUDA device an op is only started when its call returns,
-//! in the order of the device's stream.
+//! made for. A set owns the workspaces of its ops, and may fuse: a residual and GELU are epilogues
+//! of products. On a CUDA device an op is only started when its call returns, in the order of the
+//! device's stream.
 
 use std::ops::Range;
 

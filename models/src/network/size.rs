@@ -156,7 +156,7 @@ impl Size {
         self.width * self.norm_vectors()
     }
 
-    /// Statistics that a norm saves of each row, which are as many as its parameter vectors: weight,
+    /// Number of statistics that a norm saves of each row, and of its parameter vectors: weight,
     /// and in LayerNorm bias.
     fn norm_vectors(&self) -> usize {
         match self.norm {
