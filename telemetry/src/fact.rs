@@ -25,7 +25,7 @@ pub enum Fact {
     /// Transports between the ranks.
     Transports(Vec<Transport>),
     /// Rates of all ranks at the same work, in the order of ranks.
-    Calibration(Vec<CalibrationRates>),
+    Calibration(Vec<Option<CalibrationRates>>),
     /// Best matmul rate of rank 0, in FLOP/s.
     MatmulRate(f64),
     /// All ranks with their times, at the end of an attempt.

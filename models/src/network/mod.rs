@@ -164,9 +164,10 @@ impl<O: Ops> Network<O> {
         let Self { size, ranges, saved, ops, .. } = self;
         let ranges = &ranges.embeddings;
         let tables = ranges.of(weights.segment(&ranges.segment.range)?);
+        let table_count = ranges.count();
         let stream = size.stream();
         let output = saved.streams.view_mut().slice(0..stream);
-        let work = || work::embedding::<O::Element>(stream, tables.count());
+        let work = || work::embedding::<O::Element>(stream, table_count);
         ops.time((Role::Embedding, Kind::Forward), work, |ops| {
             ops.embedding(output, tokens, tables)
         })
@@ -206,13 +207,13 @@ impl<O: Ops> Network<O> {
             || work::head::<O::Element>(shape),
             |ops| ops.logits(chunk, hidden, table),
         )?;
-        let work = || match scale {
-            Some(_) if O::FUSES_CROSS_ENTROPY => work::loss_backward::<O::Element>(shape),
+        let computes_gradient = O::FUSES_CROSS_ENTROPY && scale.is_some();
+        let kind = if computes_gradient { Kind::Whole } else { Kind::Forward };
+        let work = || match kind {
+            Kind::Whole => work::loss_backward::<O::Element>(shape),
             _ => work::loss::<O::Element>(shape),
         };
-        ops.time((Role::CrossEntropy, Kind::Forward), work, |ops| {
-            ops.cross_entropy(chunk, targets, scale)
-        })
+        ops.time((Role::CrossEntropy, kind), work, |ops| ops.cross_entropy(chunk, targets, scale))
     }
 
     /// Loss and gradient of the head, chunk by chunk; that of its input in `scratch.branch`.
@@ -337,8 +338,7 @@ impl<O: Ops> Network<O> {
                 ops.ops.clear(positions.reborrow())?;
             }
         }
-        let count = 1 + usize::from(tables.positions.is_some());
-        let work = || work::embedding_backward::<O::Element>(size.stream(), count);
+        let work = || work::embedding_backward::<O::Element>(size.stream(), ranges.count());
         ops.time((Role::Embedding, Kind::Backward), work, |ops| {
             ops.embedding_backward(tables, scratch.gradient.view(), tokens)
         })?;

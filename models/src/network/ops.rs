@@ -72,10 +72,12 @@ pub(crate) trait Ops: Send + Sized {
     /// Writes `y` (N, C) again, from the statistics. Only where outputs are not saved.
     fn recompute_norm(
         &mut self,
-        y: ViewMut<'_, Self::Element>,
-        saved: NormSaved<'_, Self::Element>,
-        parameters: Affine<'_, Self::Element>,
-    ) -> Result<(), Error>;
+        _y: ViewMut<'_, Self::Element>,
+        _saved: NormSaved<'_, Self::Element>,
+        _parameters: Affine<'_, Self::Element>,
+    ) -> Result<(), Error> {
+        unreachable!("outputs of norms are saved")
+    }
 
     /// All gradients of a norm: those of its parameters are written or added.
     fn norm_backward(
@@ -155,9 +157,11 @@ pub(crate) trait Ops: Send + Sized {
     /// [`swiglu_backward`](Self::swiglu_backward). Only where outputs are not saved.
     fn recompute_swiglu(
         &mut self,
-        hidden: ViewMut<'_, Self::Element>,
-        gate_up: ViewMut<'_, Self::Element>,
-    ) -> Result<(), Error>;
+        _hidden: ViewMut<'_, Self::Element>,
+        _gate_up: ViewMut<'_, Self::Element>,
+    ) -> Result<(), Error> {
+        unreachable!("outputs of SwiGLU are saved")
+    }
 
     /// Replaces `gate_up` (N, 2 F) by its gradient.
     fn swiglu_backward(
@@ -188,10 +192,12 @@ pub(crate) trait Ops: Send + Sized {
     /// [`FUSES_CROSS_ENTROPY`](Self::FUSES_CROSS_ENTROPY) is false.
     fn cross_entropy_backward(
         &mut self,
-        chunk: Chunk,
-        targets: &[u32],
-        scale: Wide<Self>,
-    ) -> Result<(), Error>;
+        _chunk: Chunk,
+        _targets: &[u32],
+        _scale: Wide<Self>,
+    ) -> Result<(), Error> {
+        unreachable!("the loss computes the gradient")
+    }
 
     /// Writes `dhidden` (tokens, C), from the gradient of the logits.
     fn head_input(
@@ -222,13 +228,6 @@ pub(crate) trait Ops: Send + Sized {
 pub(crate) struct EmbeddingTables<'a, E: device::Element> {
     pub(crate) tokens: View<'a, E>,
     pub(crate) positions: Option<View<'a, E>>,
-}
-
-impl<E: device::Element> EmbeddingTables<'_, E> {
-    /// Number of tables.
-    pub(super) fn count(&self) -> usize {
-        1 + usize::from(self.positions.is_some())
-    }
 }
 
 /// The gradients of both tables.

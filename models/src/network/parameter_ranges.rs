@@ -66,6 +66,11 @@ pub(super) struct EmbeddingRanges {
 }
 
 impl EmbeddingRanges {
+    /// Number of tables.
+    pub(super) fn count(&self) -> usize {
+        1 + usize::from(self.positions.is_some())
+    }
+
     /// Both tables out of the weights of their segment.
     pub(super) fn of<'a, E: Element>(&self, segment: View<'a, E>) -> EmbeddingTables<'a, E> {
         EmbeddingTables {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use device::cuda::Cuda;
 use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use half::bf16;
 use rayon::prelude::*;
@@ -9,6 +10,7 @@ use rayon::prelude::*;
 use super::linear::Linear;
 use super::options::Options;
 use super::size::Size;
+use crate::layout::head_rows;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, Extras, LinearProducts};
 use crate::ops::matmul::{self, Shape, Workspace};
@@ -19,7 +21,7 @@ use crate::{Error, MicroBatch, ModelConfig};
 
 /// Seed of the numbers in the matrices: they do not depend on a run.
 const SEED: u64 = 0;
-/// Random numbers that a matrix repeats.
+/// Random numbers that a matrix on a device repeats.
 const PATTERN: usize = 1 << 20;
 
 /// Products to probe on one kind of device.
@@ -37,13 +39,12 @@ const ON_CUDA: Limits = Limits { sides: &[256, 1024, 4096, 8192], elements_max: 
 
 /// The products whose best rate is the matmul rate of a workload, from the smallest: squares, and
 /// the largest product of its own, so that the workload cannot be faster than what was measured.
-pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch, on_cuda: bool) -> Vec<Shape> {
-    let Limits { sides, elements_max } = if on_cuda { ON_CUDA } else { ON_HOST };
+pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Vec<Shape> {
+    let Limits { sides, elements_max } = if options.on_cuda { ON_CUDA } else { ON_HOST };
     let squares = sides.iter().map(|&side| Shape { rows: side, inputs: side, outputs: side });
-    let options = Options { threads: 1, ..Compute::F32.into() };
     let size = Size::new(config, micro_batch, options);
     let layers = Linear::ALL.map(|linear| size.linear(linear));
-    let products = layers.into_iter().chain([head(&size)]);
+    let products = layers.into_iter().chain([head(&size, options)]);
     let largest = products.max_by(|a, b| flops(*a).total_cmp(&flops(*b)));
     let largest = largest.map(|shape| bounded(shape, elements_max));
     let mut shapes: Vec<Shape> = squares.chain(largest).collect();
@@ -51,9 +52,17 @@ pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch, on_cuda: bool
     shapes
 }
 
-/// The logits of one chunk, which the head computes as W H^T.
-fn head(size: &Size) -> Shape {
-    Shape { rows: size.vocabulary, inputs: size.width, outputs: size.chunk_tokens::<f32>() }
+/// The logits of one chunk: on the host the head computes them as W H^T.
+fn head(size: &Size, options: Options) -> Shape {
+    let tokens = match options.compute {
+        Compute::F32 => size.chunk_tokens::<f32>(),
+        Compute::Bf16 => size.chunk_tokens::<bf16>(),
+    };
+    let Size { width: inputs, vocabulary, .. } = *size;
+    if options.on_cuda {
+        return Shape { rows: tokens, inputs, outputs: head_rows(vocabulary) };
+    }
+    Shape { rows: vocabulary, inputs, outputs: tokens }
 }
 
 /// Halves the largest dimension, mostly the rows, until the matrices are small enough for a short
@@ -162,15 +171,20 @@ struct Matrices<E: Element> {
 }
 
 impl<E: Element> Matrices<E> {
+    /// Matrices of zeros.
     fn new(allocator: &Allocator, shape: Shape) -> Self {
         let Shape { rows, inputs, outputs } = shape;
-        let stream = |index| Stream::new(SEED, Purpose::Test).child(index);
         Self {
-            left: allocator.zeros(rows * inputs).filled(|left| randomize(left, stream(0))),
-            right: allocator.zeros(outputs * inputs).filled(|right| randomize(right, stream(1))),
+            left: allocator.zeros(rows * inputs),
+            right: allocator.zeros(outputs * inputs),
             product: allocator.zeros(rows * outputs),
         }
     }
+}
+
+/// The numbers of one of the factors.
+fn numbers(factor: u64) -> Stream {
+    Stream::new(SEED, Purpose::Test).child(factor)
 }
 
 /// Operands of the host's kernels.
@@ -184,9 +198,12 @@ struct HostOperands<E: Element> {
 impl<E: Element> HostOperands<E> {
     fn new(allocator: &Allocator, shape: Shape, threads: usize) -> Self {
         let [forward, ..] = shape.products();
+        let Matrices { left, right, product } = Matrices::<E>::new(allocator, shape);
+        let left = left.filled(|left| randomize(left, numbers(0)));
+        let right = right.filled(|right| randomize(right, numbers(1)));
         Self {
             shape,
-            matrices: Matrices::new(allocator, shape),
+            matrices: Matrices { left, right, product },
             workspace: Workspace::for_products(allocator, threads, &[forward]),
         }
     }
@@ -216,9 +233,11 @@ impl<E: CudaElement> CudaOperands<E> {
         let Device::Cuda(device) = allocator.device() else {
             unreachable!("operands on a CUDA device")
         };
-        let matrices = Matrices::new(allocator, shape);
+        let mut matrices = Matrices::new(allocator, shape);
         let workspace = Blas::workspace(allocator);
         allocator.outcome()?;
+        randomize_on(&device, matrices.left.view_mut(), numbers(0))?;
+        randomize_on(&device, matrices.right.view_mut(), numbers(1))?;
         let blas = Blas::new(&device, workspace)?;
         let epilogues = Epilogues { forward: Epilogue::None, input: Epilogue::None };
         let products = LinearProducts::new::<E>(&blas, shape, epilogues)?;
@@ -237,16 +256,35 @@ impl<E: CudaElement> Multiply for CudaOperands<E> {
 
 /// Numbers uniform in [-1, 1): some processors multiply constants faster.
 fn randomize<E: Element>(numbers: &mut [E], stream: Stream) {
-    let (pattern, rest) = numbers.split_at_mut(numbers.len().min(PATTERN));
-    pattern.par_iter_mut().enumerate().for_each(|(index, number)| {
+    numbers.par_iter_mut().enumerate().for_each(|(index, number)| {
         *number = E::narrow(E::Wide::from_f64(stream.signed(index as u64)));
     });
-    rest.par_chunks_mut(PATTERN).for_each(|part| part.copy_from_slice(&pattern[..part.len()]));
+}
+
+/// The same on a device, which repeats a pattern: what is copied to it is small.
+fn randomize_on<E: Element>(
+    device: &Cuda,
+    mut numbers: ViewMut<'_, E>,
+    stream: Stream,
+) -> Result<(), Error> {
+    let mut pattern = vec![E::ZERO; numbers.len().min(PATTERN)];
+    randomize(&mut pattern, stream);
+    let mut done = pattern.len();
+    device.write(numbers.reborrow().slice(0..done), &pattern)?;
+    while done < numbers.len() {
+        let (written, rest) = numbers.reborrow().split_at(done);
+        let len = done.min(rest.len());
+        device.copy(rest.slice(0..len), written.into_view().slice(0..len))?;
+        done += len;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::LOGITS_BYTES_ON_CUDA;
+    use crate::ops::cross_entropy::LOGITS_BYTES;
     use crate::ops::testing::{inner, relative_error, widened};
     use crate::presets;
 
@@ -284,14 +322,6 @@ mod tests {
     }
 
     #[test]
-    fn a_large_matrix_repeats_a_pattern_to_its_end() {
-        let mut numbers = vec![0.0_f32; 2 * PATTERN + 5];
-        randomize(&mut numbers, Stream::new(SEED, Purpose::Test));
-        assert_eq!(numbers[2 * PATTERN..], numbers[..5]);
-        assert!(numbers[..5].windows(2).all(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
     fn a_probe_allocates_what_is_counted() {
         for compute in [Compute::F32, Compute::Bf16] {
             let [host, counting] = [Allocator::host(), Allocator::counting()].map(|allocator| {
@@ -308,7 +338,9 @@ mod tests {
     /// Shapes of a preset that are no squares of the host's or a device's.
     fn probed(name: &str, on_cuda: bool) -> Shape {
         let workload = presets::load(name).unwrap();
-        let shapes = probe_shapes(&workload.model, workload.batch.micro_batch(), on_cuda);
+        let logits_bytes = if on_cuda { LOGITS_BYTES_ON_CUDA } else { LOGITS_BYTES };
+        let options = Options { on_cuda, logits_bytes, threads: 1, ..Compute::F32.into() };
+        let shapes = probe_shapes(&workload.model, workload.batch.micro_batch(), options);
         assert!(shapes.is_sorted_by(|a, b| flops(*a) <= flops(*b)), "{shapes:?}");
         let Limits { sides, elements_max } = if on_cuda { ON_CUDA } else { ON_HOST };
         let is_square = |shape: &Shape| {
@@ -330,7 +362,7 @@ mod tests {
         let gpt = probed("gpt2-124m", false);
         assert_eq!((gpt.rows, gpt.inputs), (1576, 768));
         let gpt = probed("gpt2-124m", true);
-        assert_eq!((gpt.rows, gpt.inputs), (50264, 768));
+        assert_eq!((gpt.inputs, gpt.outputs), (768, 50304));
         probed("llama3-70b", false);
         probed("llama3-70b", true);
         let workload = presets::load("smoke").unwrap();

@@ -1,4 +1,5 @@
-//! LayerNorm and RMSNorm on CUDA: a warp for each row forward, parts of the rows backward.
+//! Operands of the backward of LayerNorm and RMSNorm, and both norms on CUDA: a warp for each row
+//! forward, parts of the rows backward.
 #![allow(unsafe_code)] // launches
 
 use device::cuda::{Cuda, Error, Grid, Kernel, Launch};

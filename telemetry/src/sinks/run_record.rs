@@ -48,7 +48,7 @@ struct Running {
     reference: Reference,
     bucket_bytes: u64,
     price_per_node_hour: Option<f64>,
-    sniffed: Vec<CalibrationRates>,
+    sniffed: Vec<Option<CalibrationRates>>,
     /// Last verdict on each rank that got one.
     stragglers: Vec<Straggler>,
     weights: Option<blake3::Hash>,
@@ -317,7 +317,7 @@ impl Running {
     fn name_slow_ranks(&mut self) {
         let Self { record, sniffed, stragglers, .. } = self;
         for (rank, sniffed) in record.ranks.iter_mut().zip(sniffed) {
-            rank.sniffed = Some(*sniffed);
+            rank.sniffed = *sniffed;
         }
         for straggler in stragglers {
             record.ranks[straggler.rank].straggler = Some(*straggler);

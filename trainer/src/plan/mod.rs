@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
 use crate::ranks::Ranks;
 use crate::step::{Allocators, allocate, placed_layout};
-use crate::timing::probe::{MatmulProbe, memory_probe_bytes};
+use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
 use record::ExitCode;
 use record::text::number_format::{binary, count};
@@ -99,16 +99,16 @@ impl RankPlan {
             let libraries = allocators.device.for_purpose("kernels and libraries");
             libraries.record(CUDA_LIBRARIES_BYTES);
         }
-        let activation_bytes = MemoryPlan::from(&allocators.device).working_bytes();
+        let trained = MemoryPlan::from(&allocators.device);
+        let activation_bytes = trained.working_bytes();
         let largest_bucket = buckets.buckets.iter().map(|bucket| bucket.range.len()).max();
         // Only buckets in host memory are MPI's.
         let largest_bucket = largest_bucket.filter(|_| !config.is_on_cuda());
         count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
-        count_between_steps(config, shape, layout.len(), profile_step, &allocators);
+        count_between_steps(config, shape, layout.len(), profile_step, &allocator);
         count_promotion(config, shape, layout.len(), &allocator);
         count_process(shape, &allocator);
         let plan = MemoryPlan::from(&allocator);
-        let trained = MemoryPlan::from(&allocators.device);
         let model = &config.workload.model;
         let flops = models::flops::flops_per_token(model, config.workload.batch.sequence_tokens);
         let is_estimate = config.settings.run.engine == Engine::Candle;
@@ -270,44 +270,32 @@ fn count_communication(shape: JobShape, largest_bucket: usize, allocator: &Alloc
     allocator.for_purpose("MPI library").record(footprint.library as u64);
 }
 
-/// Counts the allocations between steps. They never exist at the same time, so the largest counts.
+/// Counts the host's allocations between steps. They never exist at the same time, so the largest
+/// counts. Probes of a device use what is free.
 fn count_between_steps(
     config: &Config,
     shape: JobShape,
     buffer_elements: usize,
     profile_step: Option<u64>,
-    allocators: &Allocators,
+    allocator: &Allocator,
 ) {
-    let on_cuda = config.is_on_cuda();
+    let probe = MatmulProbe::new(config);
     let saved_bytes = CHECKPOINT_BYTES * (buffer_elements / shape.world) as u64;
     // A device's state is copied to the host to be saved.
-    let copied_bytes = if on_cuda { saved_bytes } else { 0 };
+    let copied_bytes = if config.is_on_cuda() { saved_bytes } else { 0 };
     let import_bytes = config.settings.run.init_from.as_ref().map_or(0, |_| BUFFER_BYTES as u64);
-    let writer_bytes = copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes);
-    let probe_bytes = probe_bytes(config, shape, profile_step);
-    let host_bytes = writer_bytes.max(import_bytes);
-    let host = allocators.host.for_purpose("checkpoint writer, probes");
-    if on_cuda {
-        host.record(host_bytes);
-        allocators.device.for_purpose("probes").record(probe_bytes);
-    } else {
-        host.record(host_bytes.max(probe_bytes));
-    }
-}
-
-/// The memory of the largest probe.
-fn probe_bytes(config: &Config, shape: JobShape, profile_step: Option<u64>) -> u64 {
-    let on_cuda = config.is_on_cuda();
-    let probe_time = config.settings.telemetry.matmul_probe;
-    let probe = MatmulProbe::new(&config.workload, on_cuda, probe_time);
-    let matmul_bytes = || probe.planned_bytes(shape.threads);
-    let memory_bytes = memory_probe_bytes(on_cuda, shape.local);
-    let is_measured = !probe_time.is_zero();
-    let is_compared = is_measured && shape.world > 1;
+    let is_measured = !config.settings.telemetry.matmul_probe.is_zero();
     let is_profiled = profile_step.is_some();
-    let of_matmul = if is_measured || is_profiled { matmul_bytes() } else { 0 };
-    let of_memory = if is_compared || is_profiled { memory_bytes } else { 0 };
-    of_matmul.max(of_memory)
+    let multiplies = is_measured || is_profiled;
+    let copies = !config.is_on_cuda() && (is_profiled || is_measured && shape.world > 1);
+    let peak = [
+        copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes),
+        import_bytes,
+        if multiplies { probe.planned_bytes(shape.threads) } else { 0 },
+        if copies { triad_bytes(shape.local) } else { 0 },
+    ];
+    let peak = peak.into_iter().max().unwrap_or(0);
+    allocator.for_purpose("checkpoint writer, probes").record(peak);
 }
 
 /// Counts the memory of background copies of checkpoints to farther tiers: for each tier a chunk
@@ -414,8 +402,7 @@ mod tests {
             let plan = RankPlan::new(&config, shape, profiled).unwrap();
             plan.plan.bytes_of(&["checkpoint writer, probes"])
         };
-        let workload = Config::load("smoke", &[]).unwrap().workload;
-        let probe = MatmulProbe::new(&workload, false, Duration::ZERO).planned_bytes(1);
+        let probe = MatmulProbe::new(&Config::load("smoke", &[]).unwrap()).planned_bytes(1);
         assert!(probe > 12 << 20, "three matrices and a workspace");
         assert_eq!(total("1s", Some(2), 2), 96 << 20, "the triad's three arrays");
         assert_eq!(total("1s", None, 1), probe);

@@ -58,22 +58,30 @@ pub(super) struct Probes<'run> {
 
 impl Probes<'_> {
     /// Measures the rates of all ranks on equal work at the same time: the better of two
-    /// measurements.
+    /// measurements; `None` for a rank that could not measure both.
     ///
     /// Memory comes first: the allocator may keep the memory of the smaller matrices.
-    fn calibrate(&mut self, device: &Device, ranks: &Ranks<'_>) -> Outcome<Vec<CalibrationRates>> {
-        let mut memory_bytes_per_second = 0.0_f64;
+    fn calibrate(
+        &mut self,
+        device: &Device,
+        ranks: &Ranks<'_>,
+    ) -> Outcome<Vec<Option<CalibrationRates>>> {
+        let mut memory_bytes_per_second: Option<f64> = None;
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
             let rate = probe::memory_bytes_per_second(device, self.local_world, CALIBRATION_TIME)?;
-            memory_bytes_per_second = memory_bytes_per_second.max(rate);
+            let best = memory_bytes_per_second.into_iter().chain(rate);
+            memory_bytes_per_second = best.reduce(f64::max);
         }
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
             self.matmul.measure(device, CALIBRATION_TIME)?;
         }
-        let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
-        ranks.gather(&CalibrationRates { matmul_flops_per_second, memory_bytes_per_second })
+        let rates = self.matmul.flops_per_second().zip(memory_bytes_per_second);
+        let rates = rates.map(|(matmul_flops_per_second, memory_bytes_per_second)| {
+            CalibrationRates { matmul_flops_per_second, memory_bytes_per_second }
+        });
+        ranks.gather(&rates)
     }
 }
 
@@ -452,6 +460,7 @@ impl RunningAttempt<'_, '_> {
         let Some(profile) = self.probes.profile.take() else { return Ok(()) };
         let last = self.trainer.completed_steps();
         if profile.is_of(last) {
+            self.trainer.synchronize_weights()?;
             let Probes { matmul, local_world, .. } = &mut self.probes;
             profile.print(&Rates::measure(matmul, self.trainer.device(), *local_world)?);
         } else {

@@ -72,7 +72,7 @@ impl Peers {
     }
 
     /// Reports rates on equal work, and ranks that are far below the others.
-    pub(super) fn calibrated(&self, step: u64, all: Vec<CalibrationRates>) {
+    pub(super) fn calibrated(&self, step: u64, all: Vec<Option<CalibrationRates>>) {
         if self.rank != 0 {
             return;
         }

@@ -390,11 +390,7 @@ impl<'run> Session<'run> {
             signals: self.signals,
             stop_point: self.stop_point,
             probes: Probes {
-                matmul: MatmulProbe::new(
-                    &config.workload,
-                    config.is_on_cuda(),
-                    config.settings.telemetry.matmul_probe,
-                ),
+                matmul: MatmulProbe::new(config),
                 profile: self.profile(events, completed_steps),
                 local_world: self.world.placement.local_world,
                 transports: self.transport_probe(events),

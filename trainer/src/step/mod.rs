@@ -288,19 +288,23 @@ impl Trainer<'_> {
         requests: impl FnOnce() -> Requests,
         profile: &mut StepProfile,
     ) -> Outcome<StepOutcome> {
+        // With a deadline: no event of the profile waits behind a gather.
+        self.synchronize_weights()?;
         self.device.synchronize()?;
         self.meter.start();
         self.model.meter().into_iter().for_each(Meter::start);
         let start = Instant::now();
-        let outcome = self.step(requests);
+        let outcome = self.step(requests)?;
         self.device.synchronize()?;
         let tokens = self.batches.tokens_per_step() / self.ranks.world() as u64;
         profile.set_time(tokens, start.elapsed());
         for meter in self.model.meter().into_iter().chain([&mut self.meter]) {
-            meter.stop()?;
+            if let Err(error) = meter.stop() {
+                tracing::warn!("--profile-step: the times are incomplete: {error}");
+            }
             profile.extend(meter.counts());
         }
-        outcome
+        Ok(outcome)
     }
 
     /// Times one step with all of its parts, which `body` runs.

@@ -40,16 +40,22 @@ fn far_below(rates: &[f64]) -> Vec<Far> {
     rates.iter().enumerate().filter_map(far).collect()
 }
 
-/// Returns ranks that are far below the others, each with a description.
-pub(crate) fn outliers(all: &[CalibrationRates], ranks: &[RankRecord]) -> Vec<(usize, String)> {
-    let of = |rate: fn(&CalibrationRates) -> f64| all.iter().map(rate).collect();
+/// Returns ranks that are far below the others, each with a description. Ranks that could not
+/// measure are left out.
+pub(crate) fn outliers(
+    all: &[Option<CalibrationRates>],
+    ranks: &[RankRecord],
+) -> Vec<(usize, String)> {
+    let measured: Vec<usize> = (0..all.len()).filter(|&rank| all[rank].is_some()).collect();
+    let of = |rate: fn(&CalibrationRates) -> f64| all.iter().flatten().map(rate).collect();
     let rates = [
         Rates { of: "multiplies matrices", values: of(|it| it.matmul_flops_per_second) },
         Rates { of: "reads and writes memory", values: of(|it| it.memory_bytes_per_second) },
     ];
     let mut found = Vec::new();
     for Rates { of, values } in rates {
-        for Far { index: rank, share } in far_below(&values) {
+        for Far { index, share } in far_below(&values) {
+            let rank = measured[index];
             let (host, percent) = (&ranks[rank].host, 100.0 * share);
             let text =
                 format!("rank {rank} ({host}) {of} at {percent:.0} % of the median rank's rate");
@@ -64,8 +70,8 @@ mod tests {
     use super::*;
     use record::fixtures::finished;
 
-    fn rates(matmul: f64, memory: f64) -> CalibrationRates {
-        CalibrationRates { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }
+    fn rates(matmul: f64, memory: f64) -> Option<CalibrationRates> {
+        Some(CalibrationRates { matmul_flops_per_second: matmul, memory_bytes_per_second: memory })
     }
 
     #[test]
@@ -75,14 +81,14 @@ mod tests {
         let similar: Vec<_> = (0..16).map(|rank| rates(100.0 + f64::from(rank), 10.0)).collect();
         assert_eq!(outliers(&similar, &ranks), []);
         let mut one = similar.clone();
-        one[3].matmul_flops_per_second = 60.0;
-        one[5].memory_bytes_per_second = 9.0;
+        one[3] = rates(60.0, 10.0);
+        one[5] = rates(105.0, 9.0);
         let found = outliers(&one, &ranks);
         let text = "rank 3 (node-a) multiplies matrices at 56 % of the median rank's rate";
         assert_eq!(found, [(3, text.to_owned())], "10 % less memory bandwidth is nothing unusual");
-        let two = [rates(100.0, 10.0), rates(99.0, 5.0)];
-        let found = outliers(&two, &ranks);
-        let text = "rank 1 (node-a) reads and writes memory at 50 % of the median rank's rate";
-        assert_eq!(found, [(1, text.to_owned())]);
+        let three = [rates(100.0, 10.0), None, rates(99.0, 5.0)];
+        let found = outliers(&three, &ranks);
+        let text = "rank 2 (node-a) reads and writes memory at 50 % of the median rank's rate";
+        assert_eq!(found, [(2, text.to_owned())], "ranks that could not measure are left out");
     }
 }

@@ -4,15 +4,19 @@
 //! Other load during a probe lowers the rate, and so overstates the utilisation. Therefore the rate
 //! is the best of several shapes, including the workload's largest product, at several moments of
 //! the run, so that a noisy neighbour at one moment does not matter.
+//!
+//! On a CUDA device probes use only memory that is free, and a device that has too little, or a
+//! library that refuses a product, ends the measurements and not the run.
 
 use std::time::{Duration, Instant};
 
 use device::{Allocator, Device};
 use models::fused::{ProbeProduct, probe_shapes};
 use models::ops::matmul::Shape;
-use models::workload::{Compute, Workload};
+use models::workload::Compute;
 use rayon::prelude::*;
 
+use crate::config::Config;
 use crate::failure::Outcome;
 
 /// Number of steps of an attempt after which the matmul rate is measured, including the first and
@@ -36,10 +40,16 @@ pub(crate) struct MatmulProbe {
 
 impl MatmulProbe {
     /// Creates a probe of the products of a workload.
-    pub(crate) fn new(workload: &Workload, on_cuda: bool, budget: Duration) -> Self {
-        let shapes = probe_shapes(&workload.model, workload.batch.micro_batch(), on_cuda);
-        let compute = workload.precision.compute;
-        Self { compute, shapes, on_cuda, budget, best_flops_per_second: None }
+    pub(crate) fn new(config: &Config) -> Self {
+        let workload = &config.workload;
+        let options = config.fused_options(1);
+        Self {
+            compute: workload.precision.compute,
+            shapes: probe_shapes(&workload.model, workload.batch.micro_batch(), options),
+            on_cuda: options.on_cuda,
+            budget: config.settings.telemetry.matmul_probe,
+            best_flops_per_second: None,
+        }
     }
 
     /// Returns whether to measure after this step of an attempt from step `first` to `last`.
@@ -56,13 +66,12 @@ impl MatmulProbe {
         self.measure(device, self.budget / MOMENTS as u32)
     }
 
-    /// Returns the memory allocated for measuring with `threads` threads: on a CUDA device in its
-    /// memory.
+    /// Returns the host memory allocated for measuring with `threads` threads.
     pub(crate) fn planned_bytes(&self, threads: usize) -> u64 {
+        if self.on_cuda {
+            return 0;
+        }
         let bytes = |&shape: &Shape| {
-            if self.on_cuda {
-                return ProbeProduct::bytes_on_cuda(self.compute, shape);
-            }
             let allocator = Allocator::counting();
             drop(ProbeProduct::new(&allocator, self.compute, shape, threads));
             allocator.total_bytes()
@@ -74,30 +83,50 @@ impl MatmulProbe {
     /// keeps the best rate so far.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Those of the device while it computes.
     pub(crate) fn measure(&mut self, device: &Device, budget: Duration) -> Outcome<()> {
-        let threads = rayon::current_num_threads();
+        let part = budget / self.shapes.len().max(1) as u32;
         for shape in self.shapes.clone() {
-            let allocator = device.allocator();
-            let mut product = ProbeProduct::new(&allocator, self.compute, shape, threads)?;
-            product.time()?; // warm-up
-            let end = Instant::now() + budget / self.shapes.len() as u32;
-            let time = loop {
-                let time = product.time()?;
-                self.record(product.flops(), time);
-                if Instant::now() >= end {
-                    break time;
+            if !is_free(device, ProbeProduct::bytes_on_cuda(self.compute, shape))? {
+                return Ok(());
+            }
+            let threads = rayon::current_num_threads();
+            let product = ProbeProduct::new(&device.allocator(), self.compute, shape, threads);
+            let mut product = match product {
+                Ok(product) => product,
+                Err(error) => {
+                    self.shapes.retain(|other| *other != shape);
+                    tracing::warn!("the matmul rate is measured without {shape:?}: {error}");
+                    continue;
                 }
             };
-            if self.on_cuda && time > LONG_ON_CUDA {
+            if self.measure_product(&mut product, part)? > LONG_ON_CUDA && self.on_cuda {
                 return Ok(());
             }
         }
         Ok(())
     }
 
+    /// Returns the time of the last product.
+    fn measure_product(
+        &mut self,
+        product: &mut ProbeProduct,
+        budget: Duration,
+    ) -> Outcome<Duration> {
+        product.time()?; // warm-up
+        let end = Instant::now() + budget;
+        loop {
+            let time = product.time()?;
+            self.record(product.flops(), time);
+            if Instant::now() >= end {
+                return Ok(time);
+            }
+        }
+    }
+
     fn record(&mut self, flops: f64, time: Duration) {
-        let rate = flops / time.as_secs_f64();
+        // An event's resolution is half a microsecond.
+        let rate = flops / time.max(RESOLUTION).as_secs_f64();
         let best = self.best_flops_per_second.map_or(rate, |best| best.max(rate));
         self.best_flops_per_second = Some(best);
     }
@@ -114,18 +143,28 @@ const TRIAD_ELEMENTS: usize = 16 << 20;
 const CHUNK_ELEMENTS: usize = 1 << 16;
 /// Bytes of each of the two buffers of a copy on a CUDA device: more than its caches hold.
 const COPY_BYTES: usize = 128 << 20;
+/// Copies that are measured together: the first one waits for its launch.
+const COPIES: usize = 8;
+/// Shortest time that counts.
+const RESOLUTION: Duration = Duration::from_nanos(500);
 
-/// Returns the memory allocated by [`memory_bytes_per_second`]: on a CUDA device in its memory.
-pub(crate) fn memory_probe_bytes(on_cuda: bool, local_world: usize) -> u64 {
-    if on_cuda {
-        return 2 * COPY_BYTES as u64;
-    }
+/// Returns whether a CUDA device has twice as many bytes free: others may need some at that moment.
+fn is_free(device: &Device, bytes: u64) -> Outcome<bool> {
+    Ok(match device {
+        Device::Host => true,
+        Device::Cuda(device) => device.free_bytes()? / 2 >= bytes,
+    })
+}
+
+/// Returns the host memory allocated by [`memory_bytes_per_second`] on the host.
+pub(crate) fn triad_bytes(local_world: usize) -> u64 {
     (3 * (TRIAD_ELEMENTS / local_world) * size_of::<f32>()) as u64
 }
 
 /// Measures memory bandwidth, reads and writes together, over arrays that do not fit into caches:
-/// on the host by STREAM's triad, a = b + s c, on a CUDA device by a copy. Returns the best of at
-/// least three passes within `budget`, after a warm-up.
+/// on the host by STREAM's triad, a = b + s c, on a CUDA device by copies. Returns the best of at
+/// least three passes within `budget`, after a warm-up; `None` if a device has too little memory
+/// free.
 ///
 /// Each of a machine's `local_world` ranks processes its share of the triad at the same time.
 ///
@@ -135,7 +174,7 @@ pub(crate) fn memory_bytes_per_second(
     device: &Device,
     local_world: usize,
     budget: Duration,
-) -> Outcome<f64> {
+) -> Outcome<Option<f64>> {
     match device {
         Device::Host => {
             let elements = TRIAD_ELEMENTS / local_world;
@@ -146,17 +185,24 @@ pub(crate) fn memory_bytes_per_second(
                     Outcome::Ok(())
                 })
             })?;
-            Ok((3 * elements * size_of::<f32>()) as f64 / seconds)
+            Ok(Some((3 * elements * size_of::<f32>()) as f64 / seconds))
         }
         Device::Cuda(cuda) => {
+            if !is_free(device, 2 * COPY_BYTES as u64)? {
+                return Ok(None);
+            }
             let allocator = device.allocator();
             let from = allocator.zeros::<u8>(COPY_BYTES);
             let mut to = allocator.zeros::<u8>(COPY_BYTES);
-            allocator.outcome()?;
+            if allocator.outcome().is_err() {
+                return Ok(None);
+            }
             let seconds = best_seconds(budget, || {
-                device.time(|| Ok(cuda.copy(to.view_mut(), from.view())?))
+                device.time(|| {
+                    (0..COPIES).try_for_each(|_| Ok(cuda.copy(to.view_mut(), from.view())?))
+                })
             })?;
-            Ok((2 * COPY_BYTES) as f64 / seconds)
+            Ok(Some((2 * COPIES * COPY_BYTES) as f64 / seconds))
         }
     }
 }
@@ -180,7 +226,7 @@ fn best_seconds(budget: Duration, mut once: impl FnMut() -> Outcome<Duration>) -
     while Instant::now() < end {
         best = best.min(once()?);
     }
-    Ok(best.as_secs_f64())
+    Ok(best.max(RESOLUTION).as_secs_f64())
 }
 
 #[cfg(test)]
@@ -188,8 +234,8 @@ mod tests {
     use super::*;
 
     fn probe() -> MatmulProbe {
-        let workload = models::presets::load("smoke").unwrap();
-        MatmulProbe::new(&workload, false, Duration::from_millis(1))
+        let settings = ["telemetry.matmul_probe=1ms".to_owned()];
+        MatmulProbe::new(&Config::load("smoke", &settings).unwrap())
     }
 
     #[test]

@@ -18,6 +18,7 @@ const PROBE: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rates {
     matmul_flops_per_second: f64,
+    /// Not a number if it could not be measured.
     memory_bytes_per_second: f64,
     /// True if a CUDA device computes.
     on_cuda: bool,
@@ -39,7 +40,8 @@ impl Rates {
         }
         Ok(Self {
             matmul_flops_per_second: matmul.flops_per_second().unwrap_or(f64::NAN),
-            memory_bytes_per_second: probe::memory_bytes_per_second(device, local_world, PROBE)?,
+            memory_bytes_per_second: probe::memory_bytes_per_second(device, local_world, PROBE)?
+                .unwrap_or(f64::NAN),
             on_cuda: matches!(device, Device::Cuda(_)),
         })
     }
@@ -179,12 +181,12 @@ impl Profile {
         format!(
             "measured on this machine: matmul {:.1} GFLOP/s, memory {:.1} GB/s ({})\n\
              FLOPs of matrix products: {matrices:.4} GFLOP in linear layers, {attention:.4} in \
-             attention as computed\n(blocks of {} up to the diagonal, scores recomputed in \
-             backward). GB/s count each operand once.\nEpilogues (bias, residual, GELU and its \
+             attention, counted\nin blocks of {} up to the diagonal, with five products in \
+             backward. GB/s count each operand once.\nEpilogues (bias, residual, GELU and its \
              derivative) are part of their product; `recompute` is what forward did not keep.",
             rates.matmul_flops_per_second / 1e9,
             rates.memory_bytes_per_second / 1e9,
-            if rates.on_cuda { "a copy" } else { "a = b + s c" },
+            if rates.on_cuda { "copies" } else { "a = b + s c" },
             models::ops::attention::BLOCK
         )
     }

@@ -26,7 +26,7 @@ use crate::ops::cross_entropy::cuda::LogitsShape;
 use crate::ops::kernels::{CudaElement, Format};
 use crate::ops::matmul::Sums;
 use crate::ops::matmul::cuda::Extras;
-use crate::ops::norm::{NormBackward, NormSaved};
+use crate::ops::norm::NormBackward;
 use crate::ops::rope::Direction;
 use crate::ops::{Affine, AffineMut, Element};
 use crate::{Batch, Error, ModelConfig};
@@ -146,15 +146,6 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         Ok(norm.forward(y, stats, x, parameters, *norm_shape)?)
     }
 
-    fn recompute_norm(
-        &mut self,
-        _y: ViewMut<'_, E>,
-        _saved: NormSaved<'_, E>,
-        _parameters: Affine<'_, E>,
-    ) -> Result<(), Error> {
-        unreachable!("outputs of norms are saved")
-    }
-
     fn norm_backward(
         &mut self,
         operands: NormBackward<'_, E>,
@@ -266,14 +257,6 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         Ok(kernels.llama().swiglu.forward(hidden, gate_up, size.feed_forward)?)
     }
 
-    fn recompute_swiglu(
-        &mut self,
-        _hidden: ViewMut<'_, E>,
-        _gate_up: ViewMut<'_, E>,
-    ) -> Result<(), Error> {
-        unreachable!("outputs of SwiGLU are saved")
-    }
-
     fn swiglu_backward(
         &mut self,
         gate_up: ViewMut<'_, E>,
@@ -307,15 +290,6 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         let losses = workspace.losses.view_mut().slice(chunk.rows());
         let logits = workspace.logits.view_mut().slice(0..shape.elements());
         Ok(kernels.cross_entropy.run(losses, logits, targets, shape, scale)?)
-    }
-
-    fn cross_entropy_backward(
-        &mut self,
-        _chunk: Chunk,
-        _targets: &[u32],
-        _scale: f32,
-    ) -> Result<(), Error> {
-        unreachable!("the kernel of the loss writes the gradient")
     }
 
     fn head_input(

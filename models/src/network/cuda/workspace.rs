@@ -49,7 +49,7 @@ impl<E: CudaElement> Workspace<E> {
         Self {
             delta: shared.zeros(delta),
             logits: logits.zeros(size.chunk_tokens::<E>() * head_rows(size.vocabulary)),
-            losses: logits.zeros(size.rows),
+            losses: shared.zeros(size.rows),
             partials: Partials::new(&shared, size.rows, size.width, columns),
             rope: size.rope_tables(allocator, config),
         }
