@@ -88,6 +88,12 @@ pub trait Model: Send + std::fmt::Debug {
     /// The layout of the weights and gradients it works on.
     fn layout(&self) -> &Layout;
 
+    /// Operations that are computed in another way than usual, because a library refused them: a
+    /// sentence each, for the record.
+    fn fallbacks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The meter of this engine's ops, where it has one.
     fn meter(&mut self) -> Option<&mut Meter> {
         None

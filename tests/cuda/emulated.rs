@@ -348,3 +348,39 @@ fn a_profile_has_the_products_of_the_processor_and_changes_no_loss() {
         assert!(share > 0.0 && share <= 1.0, "{measured}");
     }
 }
+
+/// Losses in bf16 within the bound of those of the processor in f32, and the finished run.
+fn bf16_run_agrees(exact: &Folder, set: &dyn Fn(&mut Command), flags: &[&str]) -> Folder {
+    let found = Folder::new();
+    let bf16 = ["--device", "cuda", "--set", "precision.compute=bf16", "--steps", WIDE_STEPS];
+    let mut command = train_command(&found, "smoke", &[&bf16, flags].concat());
+    set(&mut command);
+    finish(command).expect(0);
+    for (exact, found) in exact.losses().iter().zip(found.losses()) {
+        let difference = exact.relative_difference(found);
+        assert!(difference < BF16_BOUND, "{flags:?}, step {}: {difference:e}", exact.step);
+    }
+    found
+}
+
+#[test]
+fn products_without_gelu_and_plain_attention_have_the_losses_of_the_processor() {
+    let heads = ["--set", "model.heads=2"];
+    let exact = Folder::new();
+    train(&exact, "smoke", &[&heads[..], &["--steps", WIDE_STEPS]].concat()).expect(0);
+
+    let refuse = |command: &mut Command| {
+        command.env("EMULATED_CUDA_REFUSE_GELU", "1");
+    };
+    let record = bf16_run_agrees(&exact, &refuse, &heads).record();
+    let warnings = record["anomalies"].to_string();
+    for layer in ["mlp_up", "mlp_down"] {
+        let text = format!("{layer}: a kernel of its own computes GELU");
+        assert!(warnings.contains(&text), "{warnings}");
+    }
+
+    let plain = [&heads[..], &["--set", "run.attention=plain"]].concat();
+    let record = bf16_run_agrees(&exact, &|_| {}, &plain).record();
+    assert_eq!(record["run"]["run"]["attention"], "plain");
+    assert!(!record["anomalies"].to_string().contains("GELU"));
+}

@@ -31,6 +31,8 @@ pub struct Fused {
 trait AnyNetwork: Send {
     fn size(&self) -> Size;
 
+    fn fallbacks(&self) -> Vec<String>;
+
     fn meter(&mut self) -> &mut Meter;
 
     fn train(
@@ -54,6 +56,10 @@ where
 {
     fn size(&self) -> Size {
         self.size()
+    }
+
+    fn fallbacks(&self) -> Vec<String> {
+        self.fallbacks()
     }
 
     fn meter(&mut self) -> &mut Meter {
@@ -158,6 +164,10 @@ impl std::fmt::Debug for Fused {
 impl Model for Fused {
     fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    fn fallbacks(&self) -> Vec<String> {
+        self.network.fallbacks()
     }
 
     fn meter(&mut self) -> Option<&mut Meter> {

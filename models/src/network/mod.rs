@@ -90,6 +90,11 @@ impl<O: Ops> Network<O> {
         self.size
     }
 
+    /// Those of the ops.
+    pub(crate) fn fallbacks(&self) -> Vec<String> {
+        self.ops.ops.fallbacks()
+    }
+
     pub(crate) fn meter(&mut self) -> &mut Meter {
         &mut self.ops.meter
     }

@@ -38,6 +38,11 @@ pub(crate) trait Ops: Send + Sized {
     /// [`Error::Invalid`] for a model that these ops do not compute; those of the device.
     fn new(allocator: &Allocator, config: &ModelConfig, size: &Size) -> Result<Self, Error>;
 
+    /// Operations that are computed in another way than usual, because a library refused them.
+    fn fallbacks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Brings the tokens of a micro-batch to the device: before everything else on it.
     fn begin(&mut self, batch: Batch<'_>) -> Result<(), Error>;
 

@@ -1,5 +1,7 @@
 //! What the fused engine computes in, and what it keeps in memory.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ops::cross_entropy::LOGITS_BYTES;
@@ -16,8 +18,20 @@ pub enum AttentionBackend {
     /// Our own kernels, for every shape and format.
     #[default]
     Flash,
+    /// Our simpler kernels without tensor cores, for every shape and format: several times slower.
+    Plain,
     /// cuDNN, in bf16, for the shapes that it has plans for.
     Cudnn,
+}
+
+impl fmt::Display for AttentionBackend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Flash => "flash",
+            Self::Plain => "plain",
+            Self::Cudnn => "cudnn",
+        })
+    }
 }
 
 /// Choices that change speed and memory. Apart from the format, the backend of attention and the

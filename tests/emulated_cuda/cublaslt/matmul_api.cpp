@@ -1,5 +1,6 @@
 // The heuristic and the product.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "../cuda_abi.h"
@@ -46,7 +47,9 @@ CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
-    if (!alignment_supported(*preference)) {
+    const bool refused = getenv("EMULATED_CUDA_REFUSE_GELU") != nullptr &&
+                         (problem.writes_aux() || problem.reads_aux());
+    if (!alignment_supported(*preference) || refused) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     for (const uint64_t workspace : {WORKSPACE_BYTES, uint64_t(0)}) {

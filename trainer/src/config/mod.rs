@@ -466,13 +466,13 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
         _ => {}
     }
     let compute = workload.precision.compute;
-    if settings.run.attention == AttentionBackend::Cudnn {
-        if settings.run.device != Device::Cuda {
-            return Err(invalid("run.attention", "cudnn", "flash with run.device = cpu"));
-        }
-        if compute != Compute::Bf16 {
-            return Err(invalid("run.attention", "cudnn", "flash with precision.compute = f32"));
-        }
+    let attention = settings.run.attention;
+    if attention != AttentionBackend::Flash && settings.run.device != Device::Cuda {
+        return Err(invalid("run.attention", attention, "flash with run.device = cpu"));
+    }
+    if attention == AttentionBackend::Cudnn && compute != Compute::Bf16 {
+        let expected = "flash or plain with precision.compute = f32";
+        return Err(invalid("run.attention", attention, expected));
     }
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
         return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));

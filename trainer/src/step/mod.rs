@@ -274,6 +274,11 @@ impl Trainer<'_> {
         if self.overlaps { Ok(()) } else { self.synchronize_weights() }
     }
 
+    /// Operations of the engine that are computed in another way than usual: a sentence each.
+    pub(crate) fn fallbacks(&self) -> Vec<String> {
+        self.model.fallbacks()
+    }
+
     /// The device that computes.
     pub(crate) fn device(&self) -> &Device {
         &self.device

@@ -64,6 +64,7 @@ impl Kernels {
         let blas = Blas::new(device, workspace)?;
         let attention = match size.attention_backend {
             AttentionBackend::Flash => Attention::new::<E>(device, size.attention.head_width)?,
+            AttentionBackend::Plain => Attention::plain::<E>(device, size.attention.head_width)?,
             AttentionBackend::Cudnn => Attention::cudnn(device, size.attention, attention)?,
         };
         let norm = match size.norm {

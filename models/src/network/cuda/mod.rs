@@ -60,7 +60,7 @@ impl<E: CudaElement> CudaOps<E> {
 /// Kernels read rows 16 bytes at a time; those of attention read heads as they lie in their rows.
 fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error> {
     if size.attention_backend == AttentionBackend::Cudnn && E::FORMAT != Format::Bf16 {
-        let expected = "flash with precision.compute = f32";
+        let expected = "flash or plain with precision.compute = f32";
         return Err(Error::invalid("run.attention", "cudnn", expected));
     }
     let widths = [("model.width", config.width), ("model.feed_forward", config.feed_forward)];
@@ -96,6 +96,16 @@ impl<E: CudaElement> Ops for CudaOps<E> {
             _ => None,
         };
         Ok(Self { size: *size, tokens, workspace, kernels })
+    }
+
+    fn fallbacks(&self) -> Vec<String> {
+        let products = self.kernels.iter().flat_map(|kernels| &kernels.products);
+        let refusals = Linear::ALL.into_iter().zip(products).filter_map(|(linear, products)| {
+            let name = linear.role().name();
+            let refusal = products.refusal()?;
+            Some(format!("{name}: a kernel of its own computes GELU, which costs time: {refusal}"))
+        });
+        refusals.collect()
     }
 
     fn begin(&mut self, batch: Batch<'_>) -> Result<(), Error> {

@@ -43,7 +43,7 @@ impl<E: CudaElement> Workspace<E> {
         let logits = allocator.for_purpose("logits of one chunk");
         let columns = size.width.max(size.qkv()).max(size.expanded());
         let delta = match size.attention_backend {
-            AttentionBackend::Flash => size.rows * size.attention.heads,
+            AttentionBackend::Flash | AttentionBackend::Plain => size.rows * size.attention.heads,
             AttentionBackend::Cudnn => 0,
         };
         Self {
@@ -59,7 +59,7 @@ impl<E: CudaElement> Workspace<E> {
 impl LibraryWorkspaces {
     pub(super) fn new(allocator: &Allocator, size: &Size) -> Self {
         let attention = match size.attention_backend {
-            AttentionBackend::Flash => 0,
+            AttentionBackend::Flash | AttentionBackend::Plain => 0,
             AttentionBackend::Cudnn => workspace_bytes(&size.attention),
         };
         Self {

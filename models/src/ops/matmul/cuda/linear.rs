@@ -18,9 +18,17 @@ pub(crate) struct LinearProducts {
     forward: Product,
     input: Product,
     weight: Product,
-    /// GELU's kernel for f32: the library's GELU is not known to be as precise, nor to exist for
-    /// every shape.
+    /// GELU's kernel: in f32, where the library's GELU is not known to be as precise, and where the
+    /// library refuses it.
     gelu: Option<Gelu>,
+    /// The library's refusal of GELU in an epilogue.
+    refusal: Option<Error>,
+}
+
+/// The products that have epilogues.
+struct WithEpilogues {
+    forward: Product,
+    input: Product,
 }
 
 /// Epilogues of a linear layer's products.
@@ -35,6 +43,11 @@ pub(crate) struct Epilogues {
 impl Epilogues {
     fn has_gelu(&self) -> bool {
         self.forward == Epilogue::GeluBias || self.input == Epilogue::GeluGradient
+    }
+
+    /// The rest where a kernel computes GELU and its slope.
+    fn without_gelu(self) -> Self {
+        Self { forward: self.forward.without_gelu(), input: self.input.without_gelu() }
     }
 }
 
@@ -86,17 +99,31 @@ impl LinearProducts {
             product: cudaDataType::CUDA_R_32F,
             ..base
         };
-        let has_own_gelu = E::FORMAT == Format::F32 && epilogues.has_gelu();
+        let plan = |epilogues: Epilogues| {
+            let forward = Product::new(blas, base, epilogues.forward)?;
+            let input = Product::new(blas, input, epilogues.input)?;
+            Ok(WithEpilogues { forward, input })
+        };
+        let has_gelu = epilogues.has_gelu();
+        let mut has_own_gelu = has_gelu && E::FORMAT == Format::F32;
+        let mut refusal = None;
+        let planned = match plan(if has_own_gelu { epilogues.without_gelu() } else { epilogues }) {
+            Err(error @ Error::Library { .. }) if has_gelu && !has_own_gelu => {
+                has_own_gelu = true;
+                refusal = Some(error);
+                plan(epilogues.without_gelu())
+            }
+            planned => planned,
+        };
+        let WithEpilogues { forward, input } = planned?;
         let gelu = has_own_gelu.then(|| Gelu::new::<E>(blas.device())).transpose()?;
-        let epilogue = |of: Epilogue| if has_own_gelu { of.without_gelu() } else { of };
-        Ok(Self {
-            shape,
-            epilogues,
-            forward: Product::new(blas, base, epilogue(epilogues.forward))?,
-            input: Product::new(blas, input, epilogue(epilogues.input))?,
-            weight: Product::new(blas, weight, Epilogue::None)?,
-            gelu,
-        })
+        let weight = Product::new(blas, weight, Epilogue::None)?;
+        Ok(Self { shape, epilogues, forward, input, weight, gelu, refusal })
+    }
+
+    /// The library's refusal to compute GELU in an epilogue, if a kernel does it instead.
+    pub(crate) fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
     }
 
     /// Writes Y.

@@ -132,7 +132,11 @@ impl Product {
     }
 
     fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, CublasError> {
-        let operation = operation(&shape, epilogue)?;
+        let mut operation = operation(&shape, epilogue)?;
+        // Heuristics may depend on the alignment of the epilogue's pointers.
+        let placeholder = blas.workspace.view().cuda_address();
+        // SAFETY: nothing is computed with them: `start` sets those of each product.
+        unsafe { set_pointers(&mut operation, epilogue, placeholder, placeholder) }?;
         let ProductShape { m, n, k, factors, .. } = shape;
         let (a_rows, a_columns) = if shape.a_is_transposed { (k, m) } else { (m, k) };
         let (b_rows, b_columns) = if shape.b_is_transposed { (n, k) } else { (k, n) };
@@ -170,16 +174,8 @@ impl Product {
 
     unsafe fn start(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), CublasError> {
         let Operands { a, b, added, d, bias, before_gelu } = operands;
-        // SAFETY: attributes that are pointers.
-        unsafe {
-            if matches!(self.epilogue, Epilogue::Bias | Epilogue::GeluBias) {
-                self.operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
-            }
-            if matches!(self.epilogue, Epilogue::GeluBias | Epilogue::GeluGradient) {
-                let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
-                self.operation.set(attribute, before_gelu)?;
-            }
-        }
+        // SAFETY: as this function.
+        unsafe { set_pointers(&mut self.operation, self.epilogue, bias, before_gelu) }?;
         let alpha = 1.0_f32;
         let beta = if added == 0 { 0.0_f32 } else { 1.0 };
         let added = if added == 0 { d } else { added };
@@ -208,6 +204,29 @@ impl Product {
             )
         }
     }
+}
+
+/// Sets the pointers that an epilogue has.
+///
+/// # Safety
+/// They are valid for whatever is computed with the operation.
+unsafe fn set_pointers(
+    operation: &mut Operation,
+    epilogue: Epilogue,
+    bias: u64,
+    before_gelu: u64,
+) -> Result<(), CublasError> {
+    // SAFETY: attributes that are pointers; the rest as this function.
+    unsafe {
+        if matches!(epilogue, Epilogue::Bias | Epilogue::GeluBias) {
+            operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+        }
+        if matches!(epilogue, Epilogue::GeluBias | Epilogue::GeluGradient) {
+            let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+            operation.set(attribute, before_gelu)?;
+        }
+    }
+    Ok(())
 }
 
 /// Transposes and epilogue.
