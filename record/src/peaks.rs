@@ -2,11 +2,13 @@
 //!
 //! Rates are those of dense matrix products in NVIDIA's data sheets, half of the rate where one is
 //! stated "with sparsity": A100 (nvidia-a100-datasheet-us, 2021), H100 (h100-datasheet, 2024), H200
-//! (h200-datasheet, 2024), L4, L40S, A10, A30, A40 (their data sheets), B200 (HGX B200, 2024).
+//! (h200-datasheet, 2024), L4, L40S, A10, A30, A40 (their data sheets), B200 (HGX B200, 2024), B300
+//! (HGX B300, 2025: 36 PFLOP/s with sparsity for eight), GB200 and GB300 (GB200 NVL72, GB300 NVL72,
+//! 2025: 360 PFLOP/s with sparsity for 72).
 //! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
 //!
-//! Memory sizes are the GB of the same data sheets, which are 2^30 bytes: the driver offers a few
-//! percent less.
+//! Memory sizes are the GB of the same data sheets, of a single GPU, which are 2^30 bytes: the driver
+//! offers a few percent less.
 //!
 //! Names are those of the driver, and must match as a whole: an H20 is not an H200, and a GPU that
 //! is not listed has no peak.
@@ -34,7 +36,7 @@ const fn peak(
     Peak { name, memory_gib, bf16_teraflops, f32_teraflops }
 }
 
-const PEAKS: [Peak; 16] = [
+const PEAKS: [Peak; 19] = [
     peak("NVIDIA A100-SXM4-40GB", 40, 312.0, Some(19.5)),
     peak("NVIDIA A100-SXM4-80GB", 80, 312.0, Some(19.5)),
     peak("NVIDIA A100-PCIE-40GB", 40, 312.0, Some(19.5)),
@@ -46,6 +48,9 @@ const PEAKS: [Peak; 16] = [
     peak("NVIDIA H200 NVL", 141, 835.5, Some(60.0)),
     peak("NVIDIA GH200 480GB", 96, 989.5, Some(67.0)),
     peak("NVIDIA B200", 180, 2250.0, None),
+    peak("NVIDIA B300 SXM6 AC", 268, 2250.0, None),
+    peak("NVIDIA GB200", 186, 2500.0, None),
+    peak("NVIDIA GB300", 277, 2500.0, None),
     peak("NVIDIA L4", 24, 121.0, Some(30.3)),
     peak("NVIDIA L40S", 48, 362.0, Some(91.6)),
     peak("NVIDIA A10", 24, 125.0, Some(31.2)),
