@@ -7,7 +7,7 @@
 //! 2025: 360 PFLOP/s with sparsity for 72).
 //! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
 //!
-//! Memory sizes are the GB of the same data sheets, of a single GPU, which are 2^30 bytes: the driver
+//! Memory sizes are the GB of the same data sheets, for one GPU, which are 2^30 bytes: the driver
 //! offers a few percent less.
 //!
 //! Names are those of the driver, and must match as a whole: an H20 is not an H200, and a GPU that
