@@ -8,11 +8,11 @@
 //!        ATTEMPT-0003                          the newest attempt, which fences earlier ones
 //!        s000012500-a0003-9f2c61ab/            step, attempt, a random number
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
-//!              r00000-000.safetensors.upload.json   on an object store, while that is uploaded in
-//!                                              parts: by which a process that finds it aborts it
+//!              r00000-000.safetensors.upload.json   on an object store, during the upload of this
+//!                                              file in parts: lets another process abort it
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
-//!          PINNED                              empty; retention leaves what has it
+//!          PINNED                              empty; retention keeps this checkpoint
 //!        LATEST                                newest checkpoint, for people; never read; not on a
 //!                                              tier of node scope
 //! ```

@@ -1,4 +1,4 @@
-//! Names and quantities that Kubernetes accepts, and the text of messages that expect them.
+//! Names and quantities that Kubernetes accepts, and the wording of errors about them.
 
 /// Longest DNS label, and longest value of a Kubernetes label.
 pub(super) const LABEL_MAX: usize = 63;

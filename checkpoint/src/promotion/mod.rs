@@ -14,10 +14,11 @@
 //! **After a restart** the caller submits the checkpoint that it restored. Rank 0 removes the
 //! indexes that an earlier attempt left. Shards that it left are checked by their digests: good
 //! ones are not sent again, bad ones are replaced. A checkpoint that is committed on the target is
-//! done if its indexes and the sizes of its files are right; if not, what is wrong is replaced. No
-//! file on the source records that a promotion was due: the restore has already found a checkpoint
-//! that all ranks agree on and whose bytes are right, and no older one is of interest. A mark in
-//! each node's folder could name different ones after a crash between the commits of two nodes.
+//! complete if its indexes and the sizes of its files are right; otherwise the wrong files are
+//! replaced. No file on the source records that a promotion is due, because the restore has already
+//! found a checkpoint that all ranks agree on and whose bytes are right, and older ones need no
+//! promotion. A mark in each node's folder could be wrong: after a crash between the commits of two
+//! nodes, their marks would name different checkpoints.
 //!
 //! **Retention on the source** leaves the checkpoint that is being promoted, and the newest that
 //! waits; so each route may keep two checkpoints more there. Without that, an uplink slower than

@@ -1,10 +1,11 @@
 //! Saving: every rank writes, all vote, rank 0 commits.
 //!
 //! A two-phase commit with rank 0 as its coordinator, and a name that all ranks derive alike. On a
-//! tier of node scope every rank publishes the same manifest on its node. It is collective, with
-//! the same number of gathers on every rank whatever fails on one: (1) the vote, after all have
-//! written, (2) rank 0 sends whether the manifest is durable (or each rank whether its node's is).
-//! Between the two, a rank that has lost its peers must remove nothing: rank 0 may have committed.
+//! tier of node scope every rank publishes the same manifest on its node. A save is collective.
+//! Every rank takes part in the same two gathers, also after a failure: (1) the vote, after all
+//! have written; (2) the result: rank 0 sends whether the manifest is durable, or on a tier of node
+//! scope each rank whether that of its node is. Between the two, a rank that has lost its peers
+//! must remove nothing: rank 0 may have committed.
 //!
 //! [`Store::save`] does all of it at once. A [`Saver`] copies the state first and lets training
 //! continue: its threads write, and ranks gather when all are ready.

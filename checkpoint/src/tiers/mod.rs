@@ -2,9 +2,9 @@
 //! from the nearest copy that is intact.
 //!
 //! The copies are found anew at each start: every rank lists what it sees, one gather sends all of
-//! it to all, and [`plan`] decides without any input or output, so on all ranks alike. A restore of
-//! one checkpoint is then a few gathers more. A copy that turns out to be damaged or unreadable is
-//! out for this checkpoint, and the next one is taken.
+//! it to all ranks, and [`plan`] is a pure function, so all ranks decide alike. Restoring one
+//! checkpoint takes a few more gathers. A copy that turns out to be damaged or unreadable is not
+//! used again for this checkpoint, and the next copy is taken.
 
 mod claim;
 mod exchange;

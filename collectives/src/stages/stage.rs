@@ -1,4 +1,4 @@
-//! One collective among the members of a group: an operation over several nodes has several.
+//! A stage: a collective within one group. An operation over several nodes has several stages.
 
 use super::partition::Partition;
 use crate::RawBuffer;

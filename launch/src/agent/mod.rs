@@ -1,5 +1,5 @@
-//! The agent: the supervisor's process on every host of a job. It identifies its host, signals the
-//! ranks of the launch there, and by its end shows that the host is lost.
+//! The agent: the supervisor's process on every host of a job. It identifies its host and signals
+//! the ranks of the launch there. If its connection ends, the host may be lost.
 //!
 //! Signals reach ranks this way under every launcher: SIGTERM to Open MPI 5's `mpirun` leaves ranks
 //! no time to save.

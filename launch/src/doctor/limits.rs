@@ -38,8 +38,8 @@ impl Check for Memlock {
             scope: Scope::Rank,
             inspects: "RLIMIT_MEMLOCK and CAP_IPC_LOCK of the effective set",
             thresholds: "with an RDMA adapter in the container (on CPUs: of InfiniBand): fails \
-                         below 1 GiB, warns below unlimited (without memory to lock NCCL falls \
-                         back to sockets and tells nobody)",
+                         below 1 GiB, warns below unlimited (if it cannot lock memory, NCCL \
+                         silently falls back to sockets)",
             remedy: "set LimitMEMLOCK=infinity for the container runtime, or run as root with \
                      IPC_LOCK: the capability does not reach a container of another user",
             fault: "launch/src/doctor/limits.rs: rdma_needs_memory_that_may_be_locked",
@@ -70,8 +70,9 @@ impl Check for OpenFiles {
             group: Group::Limits,
             scope: Scope::Rank,
             inspects: "RLIMIT_NOFILE",
-            thresholds: "fails below 256, which a rank has open by itself; warns below 256 and 4 \
-                         for each rank, as where all of them are connected",
+            thresholds: "fails below 256, which a rank needs without connections; warns below 256 \
+                         plus 4 for each rank of the job, which it needs if it is connected to all \
+                         of them",
             remedy: "raise LimitNOFILE of the container runtime, or `ulimit -n`",
             fault: "launch/src/doctor/limits.rs: files_and_processes_have_to_suffice",
         }
@@ -96,8 +97,8 @@ impl Check for Processes {
             group: Group::Limits,
             scope: Scope::Node,
             inspects: "RLIMIT_NPROC and `pids.max` of the control group",
-            thresholds: "fails below 32 and the compute threads for each rank of the node (a \
-                         thread counts as a process); warns below twice that",
+            thresholds: "each rank of the node needs 32 threads beside its compute threads (a \
+                         thread counts as a process): fails below the sum, warns below twice that",
             remedy: "raise `ulimit -u`, or podPidsLimit of the kubelet",
             fault: "launch/src/doctor/limits.rs: files_and_processes_have_to_suffice",
         }

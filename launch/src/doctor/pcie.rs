@@ -20,11 +20,11 @@ impl Check for RdmaPcie {
             scope: Scope::Node,
             inspects: "the PCIe link of each adapter that `rdma_ports` looks at (current_link_* \
                        and max_link_* of its device), beside the rate of its fastest port",
-            thresholds: "warns where the link carries less than the adapter's fastest active port: \
-                         a card in a slot that is too narrow or too old, or a link that came up \
-                         degraded",
+            thresholds: "warns if the link carries less than the adapter's fastest active port: a \
+                         card in a slot that is too narrow or too old, or a link that runs below \
+                         its width or speed",
             remedy: "see LnkSta of `lspci -vv`; move the adapter to a slot of its width and \
-                     generation, seat it anew, and compare with the other nodes",
+                     generation, reseat it, and compare with the other nodes",
             fault: "launch/src/doctor/pcie.rs: a_link_carries_its_port",
         }
     }

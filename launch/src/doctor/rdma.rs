@@ -25,13 +25,14 @@ impl Check for RdmaPorts {
             scope: Scope::Node,
             inspects: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
                        is in /dev/infiniband, and that NCCL_IB_HCA does not leave out",
-            thresholds: "fails where ranks on GPUs, or on CPUs with InfiniBand, are on several \
-                         nodes and no port is ACTIVE and, for RoCE, has a GID with an address; and \
-                         where ranks on GPUs name ports in NCCL_IB_HCA that are not there; warns \
-                         of single ports that are so, or slower than the fastest of the node (a \
-                         cable or lane that failed), and where ranks on GPUs of several nodes have \
-                         no adapter although the nodes have. Ethernet beside InfiniBand counts \
-                         only where NCCL_IB_HCA names it",
+            thresholds: "a port is usable if it is ACTIVE and, for RoCE, has a GID with an \
+                         address. Fails if ranks on GPUs, or on CPUs with InfiniBand, are on \
+                         several nodes and no port is usable. Fails if NCCL_IB_HCA names ports \
+                         that do not exist and ranks are on GPUs. Warns about each unusable port, \
+                         and about ports slower than the fastest of the node (a cable or lane \
+                         failed). Warns if ranks on GPUs of several nodes have no adapter although \
+                         the nodes have some. Ethernet beside InfiniBand counts only if \
+                         NCCL_IB_HCA names it",
             remedy: "check cables and `ibstat`; for RoCE, that the interface has an address; in a \
                      pod, that it asks for the resource of the adapters; name the ports of the job \
                      in NCCL_IB_HCA",
@@ -98,9 +99,9 @@ impl Check for GdrDriver {
             scope: Scope::Node,
             inspects: "nvidia_peermem (memory_peers or its module; for EFA efa_nv_peermem), or \
                        what dma-buf needs: NVIDIA's open kernel module and Linux 5.12",
-            thresholds: "fails where a container with GPUs and RDMA adapters has neither, and \
-                         warns for EFA, whose driver may bring its own: data then goes through the \
-                         host's memory. Whether it is used, `gdr` tells",
+            thresholds: "fails if a container with GPUs and RDMA adapters has neither: data then \
+                         goes through the host's memory. Only warns for EFA, whose driver may have \
+                         its own way. `gdr` shows whether GPUDirect RDMA is really used",
             remedy: "load nvidia_peermem, or install the open kernel module of the driver",
             fault: "launch/src/doctor/rdma.rs: gpus_and_adapters_need_peermem_or_dma_buf",
         }

@@ -22,7 +22,7 @@ impl Check for Shm {
             name: "shm",
             group: Group::Limits,
             scope: Scope::Node,
-            inspects: "size of /dev/shm, and what others have left free of it",
+            inspects: "size and free space of /dev/shm",
             thresholds: "with several ranks on a node: fails below 4 MiB for each (Open MPI's \
                          segment), or on GPUs at 64 MiB and below (the default of containers, \
                          which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's recommendation",

@@ -3,7 +3,8 @@
 //! Ranks that `mpirun` has bound to cores of their own keep them. Ranks that share the same cores
 //! divide them, so that threads of different ranks do not compete for one core. Ranks whose cores
 //! overlap in part run as many threads as their parts add up to, and pin none. A rank with a GPU
-//! prefers the cores of the GPU's NUMA node, and stays there in any case.
+//! uses only those of its cores that are on the GPU's NUMA node, and is bound to them even if it
+//! shares them. If none of its cores is on that node, it keeps all of them, like other ranks.
 
 use std::path::Path;
 

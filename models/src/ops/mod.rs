@@ -18,9 +18,16 @@
 //!    reference engine, which needs it too (`models/src/candle/`).
 //! 3. Its FLOPs and bytes in [`work`], checked by hand there, for `--profile-step`. Where it has
 //!    matrix products, `models/src/flops.rs` counts them for MFU.
-//! 4. A method of the trait `Ops` (`models/src/network/ops.rs`), and what it calls on the host
+//! 4. Its CUDA kernels: `kernel.cu` and `cuda.rs` in its folder, tests in `cuda_tests/`, the source
+//!    in the list of `ops/kernels.rs`. `models/src/network/cuda/kernels.rs` loads them.
+//! 5. Its settings, if it has any: keys of the configuration in `models/src/config/`. Dimensions
+//!    that follow from them are in `models/src/network/size.rs`.
+//! 6. Its weights, if it has any: tensors in `models/src/layout/build.rs`, their ranges in
+//!    `models/src/network/parameter_ranges.rs`, their names in Hugging Face's files in
+//!    `trainer/src/hugging_face/tensor_mapping.rs`.
+//! 7. A method of the trait `Ops` (`models/src/network/ops.rs`), and what it calls on the host
 //!    (`host/mod.rs`) and on CUDA (`cuda/mod.rs`).
-//! 5. The call in the network, `models/src/network/block.rs` or `mod.rs`, inside `Metered::time`
+//! 8. The call in the network, `models/src/network/block.rs` or `mod.rs`, inside `Metered::time`
 //!    with a role and a kind of `models/src/meter/mod.rs`. Activations that backward needs are
 //!    allocated in `models/src/network/activations.rs`, other memory in `scratch.rs`, workspaces of
 //!    an op by the set that needs them. Ops of the update are called in `trainer/src/step/`.

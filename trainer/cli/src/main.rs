@@ -1,6 +1,6 @@
 //! `yardstick`: a fixed, self-instrumented GPT training workload for AI clusters.
 //!
-//! Each subcommand has a file of its own.
+//! Each subcommand has a file or folder of its own.
 
 mod agent;
 mod baseline;

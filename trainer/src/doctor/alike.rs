@@ -26,7 +26,7 @@ pub(super) const NODES: CheckDesc = CheckDesc {
     group: Group::Nodes,
     scope: Scope::World,
     inspects: "firmware, BIOS, microcode, kernel and its settings, adapters and links, GPU models",
-    thresholds: "warns where a node differs: it may be slower, and is the first to suspect",
+    thresholds: "warns if a node differs: it may be slower, and is the first suspect",
     remedy: "bring the nodes that are named to the state of the others",
     fault: "trainer/src/doctor/alike.rs: nodes_that_differ_are_named",
 };

@@ -19,10 +19,11 @@ pub(super) const CLOCK: CheckDesc = CheckDesc {
     name: "clock",
     group: Group::Nodes,
     scope: Scope::World,
-    inspects: "wall-clock times that rank 0 exchanges with each node, less half of the round \
-               trip: how far any two nodes are apart at least",
+    inspects: "wall-clock times that rank 0 exchanges with each node; the difference of any two \
+               nodes, minus half of the round trips, is a lower bound",
     thresholds: "warns above 0.1 s (logs and traces of nodes cannot be put in order); fails above \
-                 2 s (no time service: object stores and TLS refuse requests at minutes)",
+                 2 s (no time service runs; from some minutes on, object stores and TLS refuse \
+                 requests)",
     remedy: "run chrony or another NTP client on the node, not in the pod",
     fault: "trainer/src/doctor/clock.rs: a_clock_that_is_wrong_is_found_through_a_slow_network",
 };

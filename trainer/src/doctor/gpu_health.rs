@@ -32,7 +32,8 @@ pub(super) const ECC: CheckDesc = CheckDesc {
     inspects: "NVML: uncorrected ECC errors since the driver started, and rows that were remapped",
     thresholds: "fails from the first uncorrected error on (a result may be wrong), and where a \
                  row could not be remapped; warns where remapping waits for a reset",
-    remedy: "reset the GPU (`nvidia-smi -r`) or restart the node; replace it if that comes back",
+    remedy: "reset the GPU (`nvidia-smi -r`) or restart the node; replace the GPU if it fails \
+             again",
     fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
 
@@ -40,9 +41,9 @@ pub(super) const CLOCKS: CheckDesc = CheckDesc {
     name: "gpu_clocks",
     group: Group::Gpu,
     scope: Scope::Rank,
-    inspects: "NVML: reasons for which clocks are held down",
-    thresholds: "warns for slowdowns by hardware, by heat, and by the power brake; a power cap is \
-                 met in a healthy machine",
+    inspects: "NVML: the reasons why clocks are reduced",
+    thresholds: "warns for slowdowns by hardware, by heat, and by the power brake; not for a power \
+                 cap, which healthy machines reach, too",
     remedy: "check cooling and power supply of the node",
     fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
@@ -53,10 +54,10 @@ pub(super) const MEMORY: CheckDesc = CheckDesc {
     scope: Scope::Rank,
     inspects: "NVML: memory in use before the doctor itself uses any, and the processes that hold \
                it; on GPUs the memory plan of --workload",
-    thresholds: "warns from 128 MiB on, which a process of another or an earlier job holds; fails \
-                 where the plan does not fit into the rest",
-    remedy: "end the processes that are named (numbers of the host; NVML names none in containers \
-             that it hides); `fuser -v /dev/nvidia*` on the node finds the others",
+    thresholds: "warns from 128 MiB on: a process of another or an earlier job holds them; fails \
+                 if the plan does not fit into the rest",
+    remedy: "end the processes that are named (by their ids on the host); `fuser -v /dev/nvidia*` \
+             on the node finds those that NVML does not name in a container",
     fault: "tests/cuda/doctor.rs: memory_that_others_use_warns_and_fails",
 };
 
@@ -66,10 +67,10 @@ pub(super) const PCIE: CheckDesc = CheckDesc {
     scope: Scope::Rank,
     inspects: "NVML: lanes of the PCIe link in use, and those that GPU and slot have; not its \
                generation, which falls while the GPU is idle",
-    thresholds: "warns of fewer lanes: a link that came up degraded has less bandwidth to host \
-                 memory and adapters",
-    remedy: "see `nvidia-smi -q -d PCIE`; seat the GPU or its riser anew, and compare with the \
-             other nodes",
+    thresholds: "warns about fewer lanes: the link then has less bandwidth to host memory and \
+                 adapters",
+    remedy: "see `nvidia-smi -q -d PCIE`; reseat the GPU or its riser, and compare with the other \
+             nodes",
     fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",
 };
 

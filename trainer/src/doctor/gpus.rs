@@ -20,9 +20,8 @@ pub(super) const GPUS: CheckDesc = CheckDesc {
     thresholds: "fails where the driver has lost a GPU (it has fallen off the bus: XID 79); with \
                  --device cuda: fails without a device or a library, warns where ranks of a node \
                  share a device or devices are of several models",
-    remedy: "see `yardstick devices`; ask for as many GPUs as ranks (nvidia.com/gpu); a lost GPU \
-             comes back with a restart of the node at best: drain it, and replace the GPU if it \
-             is lost again",
+    remedy: "see `yardstick devices`; ask for as many GPUs as ranks (nvidia.com/gpu); for a lost \
+             GPU drain and restart the node, and replace the GPU if it is lost again",
     fault: "tests/commands/doctor.rs: a_gpu_that_is_missing_fails",
 };
 

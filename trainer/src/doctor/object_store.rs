@@ -17,9 +17,9 @@ pub(super) const OBJECT_STORE: CheckDesc = CheckDesc {
     name: "object_store",
     group: Group::Storage,
     scope: Scope::Node,
-    inspects: "checkpoint.object.path: 8 MiB are put, read and deleted, and an object is put that \
-               must not exist (If-None-Match)",
-    thresholds: "fails where any of it does, and where the store ignores the condition: two runs \
+    inspects: "checkpoint.object.path: 8 MiB are put, read and deleted; a conditional put \
+               (If-None-Match) of an object that exists must be refused",
+    thresholds: "fails if any of this fails, and if the store ignores the condition: two runs \
                  could then commit the same checkpoint",
     remedy: "check endpoint, credentials and network policy; use a store that honours \
              If-None-Match",

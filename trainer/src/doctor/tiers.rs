@@ -41,12 +41,12 @@ pub(super) const SHARED: CheckDesc = CheckDesc {
     group: Group::Storage,
     scope: Scope::Node,
     inspects: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by 16 \
-               nodes at once; the others write and read 1 MiB, and no rate of theirs is judged",
-    thresholds: "fails where it cannot be written within 20 s, or has no room for two checkpoints \
-                 of --workload; warns below 0.1 GiB/s (minutes for a small model), where the file \
-                 system does not survive a restart or is not the node's own, and where nothing of \
-                 the path exists (its volume is not mounted). Of a path that does not exist yet, \
-                 the part that does is measured",
+               nodes at once; the others write and read 1 MiB, and their rates are not judged",
+    thresholds: "fails if it cannot be written within 20 s, or has no room for two checkpoints of \
+                 --workload; warns below 0.1 GiB/s (minutes for a small model), if the file system \
+                 does not survive a restart or is not the node's own, and if nothing of the path \
+                 exists (its volume is not mounted). If the path does not exist yet, its nearest \
+                 existing parent is measured",
     remedy: "check that the volume is mounted, not read-only or full, and belongs to the user of \
              the pod (fsGroup)",
     fault: "tests/commands/doctor.rs: a_shared_tier_that_cannot_be_written_fails",

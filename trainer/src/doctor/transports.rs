@@ -33,7 +33,7 @@ pub(super) const GDR: CheckDesc = CheckDesc {
     group: Group::Network,
     scope: Scope::World,
     inspects: "the same log: GPUDirect RDMA at both ends of every pair over a network",
-    thresholds: "warns where an end is without it or is not known: no evidence is no evidence",
+    thresholds: "warns if an end lacks it: what the log does not show counts as off",
     remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far \
              apart",
     fault: "tests/cuda/doctor.rs: one_direction_without_gdr_warns_and_fails_where_it_is_required",

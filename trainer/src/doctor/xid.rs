@@ -18,8 +18,8 @@ pub(super) const XID: CheckDesc = CheckDesc {
     scope: Scope::Rank,
     inspects: "NVML's XID events while the doctor runs, the all-reduce of `transports` included, \
                and XID errors in the kernel's log",
-    thresholds: "fails for an event; warns for one in the log, which may be old; skips where \
-                 that log cannot be read, as NVML tells nothing of what was before the doctor",
+    thresholds: "fails for an event; warns for an error in the log, which may be old; skips if the \
+                 log cannot be read, because NVML does not report earlier errors",
     remedy: "look the number up in NVIDIA's XID catalog; drain the node for 48, 63, 64, 74, 79, 94 \
              and 95",
     fault: "tests/cuda/doctor.rs: what_a_gpu_tells_fails",

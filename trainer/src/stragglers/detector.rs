@@ -1,10 +1,10 @@
 //! Detector of slow ranks, by their own times in steps.
 //!
 //! In every step the own time of a rank is compared with that of the median rank, so that a common
-//! slowdown of all ranks does not count. A rank is called slow if it was slower by more than a
-//! limit in each of a few consecutive windows of steps, and its robust z-score shows each time that
-//! this is more than chance: relative to the changes from step to step, which noise of a machine
-//! causes, and with many ranks also relative to their usual differences.
+//! slowdown of all ranks does not count. A rank is called slow if two conditions hold in each of a
+//! few consecutive windows of steps. It was slower by at least a limit, and robust z-scores show
+//! that this is not chance. One z-score is relative to the variation from step to step, which is
+//! noise of a machine. With many ranks there is another, relative to the spread of the ranks.
 
 use record::Straggler;
 

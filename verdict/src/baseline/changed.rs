@@ -1,5 +1,5 @@
-//! Detection of changed machines: a run has no baseline, but its workload has records of the same
-//! hosts as machines of another type, or with more ranks on them.
+//! Detection of changed machines. A run without a baseline is compared with earlier records of its
+//! workload on the same hosts: there they were machines of another type, or had more ranks.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 //!
 //! Steps of one run say nothing about the variance between runs, and consecutive runs share the
 //! state of the machine at that time. The unit of comparison is therefore a run in a pair of
-//! alternating runs, or a session of runs; with too few of them the variance on file is assumed.
+//! alternating runs, or a session of runs; with too few of them a default variance is assumed.
 
 mod allan;
 mod attribution;

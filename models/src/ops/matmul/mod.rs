@@ -9,9 +9,10 @@
 //! Sums are taken wide over all of their terms; what is stored narrow is rounded once, after
 //! the epilogue. Gradients of weights are wide.
 //!
-//! Each layer of the code uses those above it: `tile` (operands and result of a micro-kernel),
-//! `kernels` (the micro-kernels of each instruction set), `packing` (operands in their order),
-//! `blocked` (products of any size, by cache blocks and threads), `linear` (the functions here).
+//! Each layer of the code uses those listed before it: `tile` (operands and result of a
+//! micro-kernel), `kernels` (the micro-kernels of each instruction set), `packing` (operands in
+//! their order), `blocked` (products of any size, by cache blocks and threads), `linear` (the
+//! functions here).
 
 pub(in crate::ops) mod blocked;
 pub(crate) mod cuda;

@@ -1,10 +1,9 @@
 //! Sums over a group of ranks that MPI connects, by messages between every two of them.
 //!
-//! Each member owns a part of the buffer, a range. It sends to every other member its elements of
-//! that member's part, receives their elements of its own, and sums them in the order of members: a
-//! reduce-scatter in which every element is sent once and no sum depends on timing. For an
-//! all-reduce it then sends the sums of its part to all others, which is an all-reduce of the
-//! fewest bytes.
+//! Each member owns a part of the buffer, a range. It sends each other member that member's part,
+//! receives its own part from all of them, and sums these in the order of members: a reduce-scatter
+//! in which every element is sent once and no sum depends on timing. For an all-reduce it then
+//! sends the sums of its part to all others. No all-reduce sends fewer bytes.
 //!
 //! A buffer goes chunk by chunk through a pipeline of a few entries, each with receive buffers.
 //! Operations have the same order on all members, chunks take the entries in turn, and the tag of a
