@@ -140,7 +140,10 @@ mod tests {
         std::fs::remove_file(&store.records(&key).unwrap()[0].path).unwrap();
         assert_eq!(store.promote(&key, 2).unwrap(), 0);
         let error = store.records(&key).unwrap_err().to_string();
-        assert!(error.contains("PROMOTED.json: names ") && error.contains("not there"), "{error}");
+        assert!(
+            error.contains("PROMOTED.json: names ") && error.contains("does not exist"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -260,7 +260,7 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
             let error = copy.records(&key).unwrap_err().to_string();
             assert!(
-                error.contains("COPIED.json: names ") && error.contains("not there"),
+                error.contains("COPIED.json: names ") && error.contains("does not exist"),
                 "{error}"
             );
             std::fs::write(&path, text).unwrap();
