@@ -26,7 +26,6 @@ impl Record {
 
     fn missing_matmul_rate(&self) -> Option<String> {
         let is_missing = self.steps.is_some() && self.mfu_measured.is_none();
-        let is_missing = is_missing && self.gpu().is_none(); // measured on processors alone
         is_missing.then(|| "mfu_measured (the measured attempt recorded no matmul rate)".to_owned())
     }
 

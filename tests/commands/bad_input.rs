@@ -130,7 +130,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
     usage(
         &["train", "--set", "run.attention=xformers"],
-        &["run.attention", "xformers", "flash", "cudnn"],
+        &["run.attention", "xformers", "flash", "plain", "cudnn"],
     ),
     usage(
         &["train", "--set", "run.attention=cudnn", "--set", "precision.compute=bf16"],
@@ -138,7 +138,11 @@ const COMMAND_LINES: &[Case] = &[
     ),
     usage(
         &["train", "--set", "run.attention=cudnn", "--device", "cuda"],
-        &["run.attention = cudnn: expected flash with precision.compute = f32"],
+        &["run.attention = cudnn: expected flash or plain with precision.compute = f32"],
+    ),
+    usage(
+        &["train", "--set", "run.attention=plain"],
+        &["run.attention = plain: expected flash with run.device = cpu"],
     ),
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),

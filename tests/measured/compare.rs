@@ -176,6 +176,7 @@ fn what_is_no_record_is_named() {
 
 #[test]
 fn a_bench_has_a_new_folder_and_does_not_repeat_a_complete_one() {
+    let _machine = alone();
     let folder = Folder::new();
     std::fs::create_dir(folder.path()).unwrap();
     let flags = ["bench", "--repeats", "2", "--steps", "5"];

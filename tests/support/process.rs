@@ -61,7 +61,8 @@ impl Finished {
     }
 }
 
-/// The binary under test. Cargo puts those of tests into a folder beside it.
+/// The binary under test. Cargo puts those of tests into a folder beside it. It is up to date only
+/// for tests of the package that has the binary.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(Path::parent).unwrap().join("yardstick")

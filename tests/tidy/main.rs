@@ -1,5 +1,5 @@
 //! Checks rules that no other tool checks: lines, headers, listed skips, paths in documents, arrows
-//! between crates and circles of folders; and the scripts that judge tests and GPUs.
+//! between crates and circles of folders; and scripts that judge tests, or name programs.
 //!
 //! Every rule is a function that returns violations as `path:line: text`, and has a test that shows
 //! it a bad sample. All violations are reported at once.

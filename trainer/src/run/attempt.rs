@@ -73,11 +73,13 @@ impl Probes<'_> {
             let best = memory_bytes_per_second.into_iter().chain(rate);
             memory_bytes_per_second = best.reduce(f64::max);
         }
+        let mut is_complete = true;
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
-            self.matmul.measure(device, CALIBRATION_TIME)?;
+            is_complete &= self.matmul.measure(device, CALIBRATION_TIME)?;
         }
-        let rates = self.matmul.flops_per_second().zip(memory_bytes_per_second);
+        let matmul_rate = self.matmul.flops_per_second().filter(|_| is_complete);
+        let rates = matmul_rate.zip(memory_bytes_per_second);
         let rates = rates.map(|(matmul_flops_per_second, memory_bytes_per_second)| {
             CalibrationRates { matmul_flops_per_second, memory_bytes_per_second }
         });

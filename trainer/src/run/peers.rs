@@ -71,6 +71,20 @@ impl Peers {
         self.events.note_for_record(Fact::Transports(found));
     }
 
+    /// Reports operations that ranks compute in another way than usual: once, if all ranks do.
+    pub(super) fn fallbacks(&self, of_ranks: Vec<Vec<String>>) {
+        if self.rank != 0 {
+            return;
+        }
+        let warn = |rank, text| self.events.warn(Anomaly { step: None, rank, text });
+        if of_ranks.iter().all(|texts| *texts == of_ranks[0]) {
+            return of_ranks[0].iter().for_each(|text| warn(None, text.clone()));
+        }
+        for (rank, texts) in of_ranks.into_iter().enumerate() {
+            texts.into_iter().for_each(|text| warn(Some(rank), text));
+        }
+    }
+
     /// Reports rates on equal work, and ranks that are far below the others.
     pub(super) fn calibrated(&self, step: u64, all: Vec<Option<CalibrationRates>>) {
         if self.rank != 0 {

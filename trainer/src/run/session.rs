@@ -381,10 +381,9 @@ impl<'run> Session<'run> {
         self.stop_point.begin(resumed, self.options.eval_every, grace);
         let target_loss = target_loss(self.options);
         let is_target_reached = self.has_reached(events, target_loss)?;
-        if self.world.placement.rank == 0 {
-            for text in trainer.fallbacks() {
-                events.warn(Anomaly { step: None, rank: Some(0), text });
-            }
+        if config.is_on_cuda() {
+            let fallbacks = trainer.ranks().gather(&trainer.fallbacks())?;
+            peers.fallbacks(fallbacks);
         }
         let mut attempt = RunningAttempt {
             evaluation: self.evaluation(trainer)?,

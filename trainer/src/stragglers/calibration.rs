@@ -29,6 +29,9 @@ struct Far {
 
 /// Returns rates that are far below the others; of two, the higher one counts as the median.
 fn far_below(rates: &[f64]) -> Vec<Far> {
+    if rates.is_empty() {
+        return Vec::new();
+    }
     let mut slowness: Vec<f64> = rates.iter().map(|rate| -rate).collect();
     let deviation = robust_deviation(&slowness);
     let median = -middle(&mut slowness);
@@ -86,6 +89,7 @@ mod tests {
         let found = outliers(&one, &ranks);
         let text = "rank 3 (node-a) multiplies matrices at 56 % of the median rank's rate";
         assert_eq!(found, [(3, text.to_owned())], "10 % less memory bandwidth is nothing unusual");
+        assert_eq!(outliers(&[None, None], &ranks), []);
         let three = [rates(100.0, 10.0), None, rates(99.0, 5.0)];
         let found = outliers(&three, &ranks);
         let text = "rank 2 (node-a) reads and writes memory at 50 % of the median rank's rate";

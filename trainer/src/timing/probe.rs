@@ -5,12 +5,12 @@
 //! is the best of several shapes, including the workload's largest product, at several moments of
 //! the run, so that a noisy neighbour at one moment does not matter.
 //!
-//! On a CUDA device probes use only memory that is free, and a device that has too little, or a
-//! library that refuses a product, ends the measurements and not the run.
+//! On a CUDA device probes use only memory that is free. If there is too little, or if a library
+//! refuses a product, less is measured, and the run continues.
 
 use std::time::{Duration, Instant};
 
-use device::{Allocator, Device};
+use device::{Allocator, Device, cuda};
 use models::fused::{ProbeProduct, probe_shapes};
 use models::ops::matmul::Shape;
 use models::workload::Compute;
@@ -63,10 +63,11 @@ impl MatmulProbe {
     /// # Errors
     /// Those of [`measure`](Self::measure).
     pub(crate) fn measure_moment(&mut self, device: &Device) -> Outcome<()> {
-        self.measure(device, self.budget / MOMENTS as u32)
+        self.measure(device, self.budget / MOMENTS as u32).map(|_| ())
     }
 
-    /// Returns the host memory allocated for measuring with `threads` threads.
+    /// Returns the host memory allocated for measuring with `threads` threads; little with a CUDA
+    /// device.
     pub(crate) fn planned_bytes(&self, threads: usize) -> u64 {
         if self.on_cuda {
             return 0;
@@ -80,31 +81,40 @@ impl MatmulProbe {
     }
 
     /// Multiplies matrices of each shape until its part of the time is over, at least twice, and
-    /// keeps the best rate so far.
+    /// keeps the best rate so far. Returns whether all shapes were measured that the device has to
+    /// be measured with.
     ///
     /// # Errors
     /// Those of the device while it computes.
-    pub(crate) fn measure(&mut self, device: &Device, budget: Duration) -> Outcome<()> {
+    pub(crate) fn measure(&mut self, device: &Device, budget: Duration) -> Outcome<bool> {
         let part = budget / self.shapes.len().max(1) as u32;
         for shape in self.shapes.clone() {
-            if !is_free(device, ProbeProduct::bytes_on_cuda(self.compute, shape))? {
-                return Ok(());
+            if !has_free(device, || ProbeProduct::bytes_on_cuda(self.compute, shape))? {
+                return Ok(false);
             }
-            let threads = rayon::current_num_threads();
-            let product = ProbeProduct::new(&device.allocator(), self.compute, shape, threads);
-            let mut product = match product {
+            let mut product = match self.product(device, shape) {
                 Ok(product) => product,
-                Err(error) => {
-                    self.shapes.retain(|other| *other != shape);
-                    tracing::warn!("the matmul rate is measured without {shape:?}: {error}");
-                    continue;
+                Err(models::Error::Device(cuda::Error::OutOfMemory { .. })) => return Ok(false),
+                Err(models::Error::Device(error @ cuda::Error::Library { .. })) => {
+                    self.shapes.clear();
+                    tracing::warn!("the matmul rate is not measured any more: {error}");
+                    return Ok(false);
                 }
+                Err(error) => return Err(error.into()),
             };
             if self.measure_product(&mut product, part)? > LONG_ON_CUDA && self.on_cuda {
-                return Ok(());
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(!self.shapes.is_empty())
+    }
+
+    /// A product that has been computed once.
+    fn product(&self, device: &Device, shape: Shape) -> Result<ProbeProduct, models::Error> {
+        let threads = rayon::current_num_threads();
+        let mut product = ProbeProduct::new(&device.allocator(), self.compute, shape, threads)?;
+        product.time()?;
+        Ok(product)
     }
 
     /// Returns the time of the last product.
@@ -113,7 +123,6 @@ impl MatmulProbe {
         product: &mut ProbeProduct,
         budget: Duration,
     ) -> Outcome<Duration> {
-        product.time()?; // warm-up
         let end = Instant::now() + budget;
         loop {
             let time = product.time()?;
@@ -149,10 +158,10 @@ const COPIES: usize = 8;
 const RESOLUTION: Duration = Duration::from_nanos(500);
 
 /// Returns whether a CUDA device has twice as many bytes free: others may need some at that moment.
-fn is_free(device: &Device, bytes: u64) -> Outcome<bool> {
+fn has_free(device: &Device, bytes: impl FnOnce() -> u64) -> Outcome<bool> {
     Ok(match device {
         Device::Host => true,
-        Device::Cuda(device) => device.free_bytes()? / 2 >= bytes,
+        Device::Cuda(device) => device.free_bytes()? / 2 >= bytes(),
     })
 }
 
@@ -188,14 +197,15 @@ pub(crate) fn memory_bytes_per_second(
             Ok(Some((3 * elements * size_of::<f32>()) as f64 / seconds))
         }
         Device::Cuda(cuda) => {
-            if !is_free(device, 2 * COPY_BYTES as u64)? {
+            if !has_free(device, || 2 * COPY_BYTES as u64)? {
                 return Ok(None);
             }
             let allocator = device.allocator();
             let from = allocator.zeros::<u8>(COPY_BYTES);
             let mut to = allocator.zeros::<u8>(COPY_BYTES);
-            if allocator.outcome().is_err() {
-                return Ok(None);
+            match allocator.outcome() {
+                Err(cuda::Error::OutOfMemory { .. }) => return Ok(None),
+                outcome => outcome?,
             }
             let seconds = best_seconds(budget, || {
                 device.time(|| {

@@ -17,8 +17,8 @@ const PROBE: Duration = Duration::from_millis(250);
 /// Rates of the machine, measured in this run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rates {
+    /// Not a number if it could not be measured, as the next one.
     matmul_flops_per_second: f64,
-    /// Not a number if it could not be measured.
     memory_bytes_per_second: f64,
     /// True if a CUDA device computes.
     on_cuda: bool,
@@ -36,7 +36,7 @@ impl Rates {
         local_world: usize,
     ) -> Outcome<Self> {
         if matmul.flops_per_second().is_none() {
-            matmul.measure(device, PROBE)?;
+            let _ = matmul.measure(device, PROBE)?;
         }
         Ok(Self {
             matmul_flops_per_second: matmul.flops_per_second().unwrap_or(f64::NAN),
@@ -179,17 +179,22 @@ impl Profile {
         let matrices = sum(|(role, kind)| role != Role::Attention && kind != Kind::Recompute);
         let attention = sum(|(role, kind)| role == Role::Attention && kind != Kind::Recompute);
         format!(
-            "measured on this machine: matmul {:.1} GFLOP/s, memory {:.1} GB/s ({})\n\
+            "measured on this machine: matmul {} GFLOP/s, memory {} GB/s ({})\n\
              FLOPs of matrix products: {matrices:.4} GFLOP in linear layers, {attention:.4} in \
              attention, counted\nin blocks of {} up to the diagonal, with five products in \
              backward. GB/s count each operand once.\nEpilogues (bias, residual, GELU and its \
              derivative) are part of their product; `recompute` is what forward did not keep.",
-            rates.matmul_flops_per_second / 1e9,
-            rates.memory_bytes_per_second / 1e9,
+            giga(rates.matmul_flops_per_second),
+            giga(rates.memory_bytes_per_second),
             if rates.on_cuda { "copies" } else { "a = b + s c" },
             models::ops::attention::BLOCK
         )
     }
+}
+
+/// A rate in billions, if it was measured.
+fn giga(rate: f64) -> String {
+    if rate.is_nan() { "unknown".to_owned() } else { format!("{:.1}", rate / 1e9) }
 }
 
 fn name((role, kind): Op) -> String {

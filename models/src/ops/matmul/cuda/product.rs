@@ -133,8 +133,8 @@ impl Product {
 
     fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, CublasError> {
         let mut operation = operation(&shape, epilogue)?;
-        // Heuristics may depend on the alignment of the epilogue's pointers.
-        let placeholder = blas.workspace.view().cuda_address();
+        // Heuristics may depend on the alignment of the epilogue's pointers: it is the least.
+        let placeholder = blas.workspace.view().cuda_address() + u64::from(ALIGNMENT_BYTES);
         // SAFETY: nothing is computed with them: `start` sets those of each product.
         unsafe { set_pointers(&mut operation, epilogue, placeholder, placeholder) }?;
         let ProductShape { m, n, k, factors, .. } = shape;
