@@ -8,8 +8,8 @@
 //! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
 //!
 //! Memory sizes are the GB of the same data sheets, which are 2^30 bytes: the driver offers a few
-//! percent less. Of B300 it is what the driver offers (275,040 MiB), of GB200 and GB300 the memory of
-//! a rack divided by its GPUs.
+//! percent less. Of B300 it is what the driver offers (275,040 MiB), of GB200 and GB300 the memory
+//! of a rack divided by its GPUs.
 //!
 //! Names are those of the driver, and must match as a whole: an H20 is not an H200, and a GPU that
 //! is not listed has no peak.
