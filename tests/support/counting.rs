@@ -1,6 +1,6 @@
 //! System allocator with counters, for a test binary that says:
 //!
-//! ```ignore
+//! ```text
 //! #[global_allocator]
 //! static ALLOCATOR: Counting = Counting;
 //! ```
