@@ -6,8 +6,8 @@
 use std::process::Command;
 
 use support::{
-    Finished, Folder, LossBits, delay_streams, finish, only_training_libraries, run, text,
-    yardstick,
+    Finished, Folder, LossBits, delay_streams, finish, only_training_libraries, profile_row, run,
+    text, yardstick,
 };
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
@@ -308,14 +308,6 @@ fn what_a_device_cannot_do_is_a_usage_error() {
     };
     refused(&["--engine", "candle"], &["run.engine = candle", "fused with run.device = cuda"]);
     refused(&["--set", "model.feed_forward=500"], &["model.feed_forward = 500", "multiple of 8"]);
-}
-
-/// Cells of a row of a profile: calls, ms, share of the step, GFLOP and rates.
-fn profile_row(table: &str, name: &str) -> Vec<String> {
-    let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
-    let line = line.unwrap_or_else(|| panic!("no row {name:?} in\n{table}"));
-    let line = line.trim_start().trim_start_matches(name).replace(" %", "%");
-    line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// The same products as the processor, each with a time, and a rate of the device to compare with.

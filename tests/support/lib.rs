@@ -8,6 +8,7 @@ pub mod denied_ranks;
 mod folder;
 pub mod launcher;
 mod process;
+mod profile;
 pub mod s3;
 mod s3_faults;
 mod schema;
@@ -20,5 +21,6 @@ pub use process::{
     BothRanks, Finished, ResidentBytes, Running, delay_streams, finish, launch, library_of, mpirun,
     mpirun_test, on_both_ranks, resident_bytes, run, supervise, yardstick,
 };
+pub use profile::profile_row;
 pub use schema::expect_valid;
 pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};

@@ -1,5 +1,4 @@
-//! What a run tells while it goes on and in its record: metrics, spans, traces, log lines and
-//! hardware.
+//! Telemetry of a run, live and in its record: metrics, spans, traces, log lines and hardware.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod hardware;

@@ -1,15 +1,7 @@
 //! `--profile-step` prints the time of each op of a step, and does not change the run.
 
 use serde_json::Value;
-use support::{Finished, Folder, run};
-
-/// Cells of the row with this name: calls, ms, share, GFLOP, rates.
-fn row(table: &str, name: &str) -> Vec<String> {
-    let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
-    let line = line.unwrap_or_else(|| panic!("no row {name:?} in\n{table}"));
-    let line = line.trim_start().trim_start_matches(name).replace(" %", "%");
-    line.split_whitespace().map(str::to_owned).collect()
-}
+use support::{Finished, Folder, profile_row, run};
 
 fn number(cell: &str) -> f64 {
     if cell == "-" { 0.0 } else { cell.trim_end_matches('%').parse().unwrap() }
@@ -30,7 +22,7 @@ fn a_profile_has_every_op_and_all_flops_and_changes_no_loss() {
     let mut matrices = 0.0;
     for role in ["attn_qkv", "attn_out", "mlp_up", "mlp_down", "head"] {
         for kind in ["forward", "dX", "dW"] {
-            let cells = row(&table, &format!("{role} {kind}"));
+            let cells = profile_row(&table, &format!("{role} {kind}"));
             assert!(number(&cells[1]) > 0.0 && number(&cells[4]) > 0.0, "{cells:?}\n{table}");
             matrices += number(&cells[3]);
         }
@@ -49,7 +41,7 @@ fn a_profile_has_every_op_and_all_flops_and_changes_no_loss() {
         "gradient norm",
         "AdamW",
     ] {
-        let cells = row(&table, name);
+        let cells = profile_row(&table, name);
         assert!(number(&cells[1]) > 0.0 && number(&cells[5]) > 0.0, "{cells:?}\n{table}");
     }
     let plan = run(&["plan", "--json"]).expect(0).stdout;
@@ -60,8 +52,8 @@ fn a_profile_has_every_op_and_all_flops_and_changes_no_loss() {
     let expected = 2.0 * flops("flops_per_token_causal") - flops("flops_per_token_full");
     let expected = expected * tokens / 1e9;
     assert!((matrices / expected - 1.0).abs() < 1e-3, "{matrices} of {expected}\n{table}");
-    let ops = row(&table, "all ops");
-    let rest = row(&table, "everything else");
+    let ops = profile_row(&table, "all ops");
+    let rest = profile_row(&table, "everything else");
     let shares = number(&ops[2]) + number(&rest[2]);
     assert!((shares - 100.0).abs() < 0.2, "{shares} %\n{table}");
 }
@@ -84,7 +76,7 @@ fn the_profile_of_the_last_step_before_a_stop_is_printed() {
     assert_eq!(folder.losses().len(), 3);
     assert!(stopped.stdout.starts_with("step 3 on rank 0: "), "{}", stopped.stdout);
     for name in ["head dW", "AdamW"] {
-        let cells = row(&stopped.stdout, name);
+        let cells = profile_row(&stopped.stdout, name);
         assert!(number(&cells[5]) > 0.0, "{cells:?}\n{}", stopped.stdout);
     }
     assert!(!stopped.stderr.contains("no profile"), "{}", stopped.stderr);

@@ -28,7 +28,7 @@ impl File {
         ["rs", "cu", "sh", "py"].contains(&self.extension()) || self.path == ".ci/run"
     }
 
-    /// The syntax tree of a Rust file; of one that cannot be parsed the compiler tells.
+    /// The syntax tree of a Rust file; the compiler reports one that cannot be parsed.
     pub(crate) fn parse(&self) -> Option<syn::File> {
         syn::parse_file(&self.text).ok()
     }

@@ -25,10 +25,10 @@ pub(crate) trait Ops: Send + Sized {
     /// Element of weights and activations.
     type Element: Element;
 
-    /// Whether outputs of norms and activations are saved for backward. Otherwise backward
+    /// True if outputs of norms and activations are saved for backward. Otherwise backward
     /// recomputes them: that costs a pass over memory each, and no product.
     const SAVES_OUTPUTS: bool;
-    /// Whether [`cross_entropy`](Self::cross_entropy) with a scale computes the logits' gradient as
+    /// True if [`cross_entropy`](Self::cross_entropy) with a scale computes the logits' gradient as
     /// well, instead of [`cross_entropy_backward`](Self::cross_entropy_backward).
     const FUSES_CROSS_ENTROPY: bool;
 

@@ -31,9 +31,9 @@ pub(super) struct Workspace<E: CudaElement> {
 /// Workspaces of libraries, which become part of what calls them.
 #[derive(Debug)]
 pub(super) struct LibraryWorkspaces {
-    /// Of cuBLASLt.
+    /// Workspace of cuBLASLt.
     pub(super) products: DeviceBuffer<u8>,
-    /// Of cuDNN; empty with our kernels.
+    /// Workspace of cuDNN; empty with our kernels.
     pub(super) attention: DeviceBuffer<u8>,
 }
 
