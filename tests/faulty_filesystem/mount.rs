@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
@@ -11,12 +11,15 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow,
     WriteFlags,
 };
+use rustix::mount::UnmountFlags;
 
 use crate::disk::{Disk, Inode, ROOT};
 use crate::faults::{Effect, Fault, Faults, Operation};
 
 /// Time to live of kernel caches: nothing is cached past a cut.
 const TTL: Duration = Duration::ZERO;
+
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A mounted disk.
 #[derive(Debug)]
@@ -100,10 +103,17 @@ impl Mounted {
         Frozen { _state: state }
     }
 
+    /// Waits for what still has a file open: another test's child has the files of this process
+    /// between its fork and its exec.
     fn unmount(&mut self) {
-        if let Some(session) = self.session.take() {
-            session.umount_and_join().unwrap();
+        let Some(session) = self.session.take() else { return };
+        let deadline = Instant::now() + UNMOUNT_LIMIT;
+        while let Err(error) = rustix::mount::unmount(self.path(), UnmountFlags::empty()) {
+            let is_over = error != rustix::io::Errno::BUSY || Instant::now() > deadline;
+            assert!(!is_over, "cannot unmount: {error}");
+            std::thread::sleep(Duration::from_millis(10));
         }
+        session.join().unwrap();
     }
 }
 
