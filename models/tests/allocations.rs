@@ -10,7 +10,7 @@ use device::Allocator;
 use half::bf16;
 use support::counting::{Counting, calls_and_bytes};
 use yardstick_models::config::{Family, Llama};
-use yardstick_models::fused::{Fused, Options};
+use yardstick_models::fused::{Fused, Options, Recompute};
 use yardstick_models::ops::{adamw, gradient_norm};
 use yardstick_models::workload::Compute;
 use yardstick_models::{
@@ -112,7 +112,7 @@ fn the_plan_is_kept_and_steady_state_allocates_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().expect("a thread pool");
     for family in families() {
         for compute in [Compute::F32, Compute::Bf16] {
-            for recompute in [false, true] {
+            for recompute in [Recompute::Selective, Recompute::Full] {
                 let options = Options { recompute, threads: THREADS, ..compute.into() };
                 pool.install(|| plan_and_steady_state(&config(family), options));
             }

@@ -7,7 +7,7 @@ use device::cuda::Cuda;
 use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use half::bf16;
 use yardstick_models::config::{Family, Llama, RopeScaling};
-use yardstick_models::fused::{AttentionBackend, Fused, Options};
+use yardstick_models::fused::{AttentionBackend, Fused, Options, Recompute};
 use yardstick_models::init::init_weights;
 use yardstick_models::ops::cross_entropy::{LOGITS_BYTES, chunk_tokens};
 use yardstick_models::rng::{Purpose, Stream};
@@ -201,8 +201,10 @@ fn losses_and_every_gradient_are_those_of_the_processor() {
         for compute in [Compute::F32, Compute::Bf16] {
             let options = Options::from(compute);
             let exact = case.compute(&Device::Host, options);
-            let found = case.compute(&device, options);
-            assert_agree(&case, &found, &exact, compute);
+            for recompute in [Recompute::None, Recompute::Selective] {
+                let found = case.compute(&device, Options { recompute, ..options });
+                assert_agree(&case, &found, &exact, compute);
+            }
         }
     }
 }
@@ -214,11 +216,19 @@ fn a_rerun_and_recomputation_have_the_same_bits() {
     let (dimensions, gpt_shape) = SHAPES[0];
     for (config, shape) in [(grouped, shape), (gpt(dimensions), gpt_shape)] {
         let case = Case::new(config, shape);
-        let options = Options::from(Compute::Bf16);
-        let once = case.compute(&device, options);
-        assert_eq!(once, case.compute(&device, options), "a rerun");
-        let recompute = Options { recompute: true, ..options };
-        assert_eq!(once, case.compute(&device, recompute), "recomputation");
+        for compute in [Compute::F32, Compute::Bf16] {
+            let with =
+                |recompute| case.compute(&device, Options { recompute, ..Options::from(compute) });
+            let once = with(Recompute::None);
+            assert_eq!(once, with(Recompute::None), "a rerun");
+            assert_eq!(once, with(Recompute::Full), "full recomputation");
+            let selective = with(Recompute::Selective);
+            assert_eq!(selective, with(Recompute::Selective), "a rerun");
+            // In bf16 GELU is the library's where it is saved, and ours where it is not.
+            if compute == Compute::F32 || matches!(case.config.family, Family::Llama(_)) {
+                assert_eq!(once, selective, "selective recomputation");
+            }
+        }
     }
 }
 
@@ -235,14 +245,16 @@ fn attention_by_cudnn_has_the_losses_and_gradients_of_the_processor_and_of_our_k
     let llama = ModelConfig { family: Family::Llama(grouped), ..gpt.clone() };
     for config in [gpt, llama] {
         let case = Case::new(config, (2, 64));
-        let flash = Options::from(Compute::Bf16);
+        let flash = Options { recompute: Recompute::None, ..Options::from(Compute::Bf16) };
         let cudnn = Options { attention: AttentionBackend::Cudnn, ..flash };
         let found = case.compute(&device, cudnn);
-        assert_agree(&case, &found, &case.compute(&Device::Host, flash), Compute::Bf16);
+        let exact = case.compute(&Device::Host, Options::from(Compute::Bf16));
+        assert_agree(&case, &found, &exact, Compute::Bf16);
         assert_agree(&case, &found, &case.compute(&device, flash), Compute::Bf16);
         assert_eq!(found, case.compute(&device, cudnn), "a rerun");
-        let recompute = Options { recompute: true, ..cudnn };
-        assert_eq!(found, case.compute(&device, recompute), "recomputation");
+        let recompute = Recompute::Full;
+        let recomputed = case.compute(&device, Options { recompute, ..cudnn });
+        assert_eq!(found, recomputed, "recomputation");
     }
 }
 
@@ -269,14 +281,17 @@ fn a_plan_counts_the_workspace_of_cudnn() {
 #[track_caller]
 fn assert_planned(config: &ModelConfig, micro_batch: MicroBatch, attention: AttentionBackend) {
     let device = cuda();
-    let items = |allocator: Allocator| {
+    for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
         let options = Options { on_cuda: true, attention, ..Options::from(Compute::Bf16) };
-        let layout = Layout::new(config);
-        let engine = Fused::new(config, layout, micro_batch, options, &allocator).unwrap();
-        drop(engine);
-        allocator.items()
-    };
-    assert_eq!(items(device.allocator()), items(Allocator::counting()));
+        let options = Options { recompute, ..options };
+        let items = |allocator: Allocator| {
+            let layout = Layout::new(config);
+            let engine = Fused::new(config, layout, micro_batch, options, &allocator).unwrap();
+            drop(engine);
+            allocator.items()
+        };
+        assert_eq!(items(device.allocator()), items(Allocator::counting()), "{options:?}");
+    }
 }
 
 #[test]

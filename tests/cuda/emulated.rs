@@ -178,8 +178,38 @@ fn recomputation_has_the_same_bits() {
     };
     let bf16 = ["--set", "precision.compute=bf16"];
     let plain = result(&bf16);
-    let recompute = ["--set", "run.recompute=true"];
+    let recompute = ["--set", "run.recompute=full"];
     assert_eq!(plain, result(&[&bf16[..], &recompute].concat()));
+}
+
+/// What does not fit the device is computed again, unless the setting is chosen.
+#[test]
+fn recomputation_is_what_the_memory_of_the_device_needs() {
+    let planned = |level: &str| {
+        let setting = format!("run.recompute={level}");
+        let flags = ["plan", "--workload", "smoke", "--device", "cuda", "--json"];
+        let plan = run(&[&flags[..], &SMALL[..], &["--set", &setting]].concat()).json();
+        plan["device"]["total_bytes"].as_u64().unwrap()
+    };
+    // One 64th of the memory is left to the driver.
+    let memory_bytes = planned("selective") * 64 / 63 + 64;
+    assert!(planned("none") > memory_bytes / 64 * 63 + 64);
+    let trained = |settings: &[&str], memory_bytes: u64| {
+        let folder = Folder::new();
+        let flags = [&["--device", "cuda", "--steps", "3"], settings].concat();
+        let mut command = train_command(&folder, "smoke", &flags);
+        command.env("EMULATED_CUDA_MEMORY_BYTES", memory_bytes.to_string());
+        (finish(command), folder)
+    };
+    let level = |folder: &Folder| folder.record()["run"]["run"]["recompute"].clone();
+    let (finished, small) = trained(&[], memory_bytes);
+    finished.expect(0).expect_stderr(&["run.recompute = selective"]);
+    let (finished, large) = trained(&[], 8 << 30);
+    finished.expect(0);
+    assert_eq!((level(&small), level(&large)), ("selective".into(), "none".into()));
+    assert_eq!(small.result(), large.result(), "in f32 all bits are the same");
+    let (finished, _) = trained(&["--set", "run.recompute=none"], memory_bytes);
+    finished.expect(3).expect_stderr(&["it fits with run.recompute = selective"]);
 }
 
 /// Checkpoints do not depend on the device that computed them.

@@ -136,8 +136,8 @@ impl Measured {
 /// All ranks hold the memory of their probes at the same time, even on fewer cores than ranks.
 const LONG_PROBES: &str = "telemetry.matmul_probe=1s";
 
-const KEPT: &str = "run.recompute=false";
-const RECOMPUTED: &str = "run.recompute=true";
+const KEPT: &str = "run.recompute=selective";
+const RECOMPUTED: &str = "run.recompute=full";
 
 /// The child processes of a process.
 fn children(process: u32) -> Vec<u32> {
@@ -230,16 +230,15 @@ fn a_plan_is_judged_by_the_memory_of_its_device() {
     };
     let (code, text, fits) = judged(&["--device-memory", "80GiB"]);
     assert_eq!((code, fits), (3, false.into()), "{text}");
-    // Both are planned: neither of them suffices alone.
-    let hint = "it fits with run.shard_optimizer = true and run.recompute = true (";
-    assert!(text.contains(hint), "{text}");
-    let remedy = ["run.shard_optimizer=true", "run.recompute=true"];
-    let remedy = ["--set", remedy[0], "--set", remedy[1], "--device-memory", "80GiB"];
-    for settings in [&remedy[2..], &[&remedy[..2], &remedy[4..]].concat(), &remedy] {
-        let (code, text, fits) = judged(settings);
-        let expected = settings.len() == remedy.len();
-        assert_eq!((code == 0, fits), (expected, expected.into()), "{settings:?}: {text}");
-    }
+    // Recomputation is chosen as needed, and is planned with the remedy.
+    assert!(text.contains("recomputation: full"), "{text}");
+    assert!(text.contains("it fits with run.shard_optimizer = true ("), "{text}");
+    let shard = ["--set", "run.shard_optimizer=true", "--device-memory", "80GiB"];
+    let (code, text, fits) = judged(&shard);
+    assert_eq!((code, fits), (0, true.into()), "{text}");
+    // Neither of both suffices alone.
+    let (code, text, _) = judged(&[&shard[..], &["--set", "run.recompute=none"]].concat());
+    assert!(code == 3 && text.contains("it fits with run.recompute = full ("), "{text}");
     let (code, text, fits) = judged(&["--device-memory", "192GiB"]);
     assert_eq!((code, fits), (0, true.into()), "{text}");
     assert!(text.ends_with("It fits.\n"), "{text}");

@@ -121,7 +121,7 @@ fn a_profile_that_is_not_possible_is_refused() {
         let message = format!("--profile-step {step}");
         train(&folder, &["--profile-step", step]).expect(2).expect_stderr(&[&message]);
     }
-    let recompute = ["--set", "run.recompute=true", "--engine", "candle"];
+    let recompute = ["--set", "run.recompute=full", "--engine", "candle"];
     train(&folder, &recompute).expect(2).expect_stderr(&["run.recompute"]);
     assert!(!folder.path().exists(), "refused before the folder is created");
 }

@@ -3,13 +3,12 @@
 //! Saved per block and token: the block's input and the stream between its halves (2 C), qkv
 //! ((H + 2 K) D, in GPT 3 C), the attention's output (C), the feed-forward layer before its
 //! activation (F, in Llama 2 F), one or two statistics per norm and one per head. Where the ops
-//! save outputs ([`Ops::SAVES_OUTPUTS`]) also both norms' outputs (2 C) and the activation's (F).
-//! With recomputation only each block's input is saved; there is one set of everything else, which
-//! backward fills again block by block.
+//! save outputs ([`Size::saves_outputs`]) also both norms' outputs (2 C) and the activation's (F).
+//! With full recomputation only each block's input is saved; there is one set of everything else,
+//! which backward fills again block by block.
 
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 
-use super::ops::Ops;
 use super::size::Size;
 use crate::ops::Element;
 
@@ -60,13 +59,13 @@ pub(super) struct BlockActivations<'a, E: Element> {
 }
 
 impl<E: Element> SavedActivations<E> {
-    pub(super) fn new<O: Ops<Element = E>>(allocator: &Allocator, size: &Size) -> Self {
+    pub(super) fn new(allocator: &Allocator, size: &Size) -> Self {
         let streams = allocator.for_purpose("residual stream");
         let attention = allocator.for_purpose("attention");
         let feed_forward = allocator.for_purpose("feed-forward");
         let statistics = allocator.for_purpose("norm statistics");
         let rows = size.saved_blocks() * size.rows;
-        let outputs = if O::SAVES_OUTPUTS { rows } else { 0 };
+        let outputs = if size.saves_outputs { rows } else { 0 };
         Self {
             streams: streams.zeros((size.layers + 1) * size.stream()),
             normed1: attention.zeros(outputs * size.width),

@@ -228,7 +228,7 @@ impl<O: Ops> BackwardPass<'_, O> {
             }
             Activation::SwiGlu => {
                 let work = || work::elementwise::<O::Element>(5, self.size.hidden());
-                if !O::SAVES_OUTPUTS {
+                if !self.size.saves_outputs {
                     self.ops.time((Role::Activation, Kind::Recompute), work, |ops| {
                         ops.recompute_swiglu(shared_hidden.view_mut(), expanded.reborrow())
                     })?;
@@ -242,8 +242,9 @@ impl<O: Ops> BackwardPass<'_, O> {
             }
         };
         let norm = &self.weights.ranges.norm2;
+        let normed = place(normed2, normed);
+        let normed = self.normed(norm, normed, stats2.reborrow(), middle.as_view())?;
         let saved = NormSaved { input: middle.as_view(), stats: stats2.as_view() };
-        let normed = self.normed(norm, place(normed2, normed), saved)?;
         let input = LinearInput::Saved(normed);
         self.linear(Linear::Expand, branch.view_mut(), dexpanded, input)?;
         self.norm(norm, gradient.view_mut(), branch.view(), saved)
@@ -277,8 +278,8 @@ impl<O: Ops> BackwardPass<'_, O> {
             })?;
         }
         let norm = &self.weights.ranges.norm1;
+        let normed = self.normed(norm, place(normed1, normed), stats1.reborrow(), *input)?;
         let saved = NormSaved { input: *input, stats: stats1.as_view() };
-        let normed = self.normed(norm, place(normed1, normed), saved)?;
         let input = LinearInput::Saved(normed);
         self.linear(Linear::AttentionIn, branch.view_mut(), dqkv.as_view(), input)?;
         self.norm(norm, gradient.view_mut(), branch.view(), saved)
@@ -301,7 +302,7 @@ impl<O: Ops> BackwardPass<'_, O> {
         let before_gelu = input.before_gelu();
         let matrices = match before_gelu {
             None => 0,
-            Some(_) if O::SAVES_OUTPUTS => 1,
+            Some(_) if size.saves_outputs => 1,
             Some(_) => 2,
         };
         let work = || work::linear_input::<O::Element>(shape, matrices);
@@ -323,13 +324,14 @@ impl<O: Ops> BackwardPass<'_, O> {
         &mut self,
         ranges: &AffineRanges,
         mut place: ViewMut<'a, O::Element>,
-        saved: NormSaved<'_, O::Element>,
+        stats: ViewMut<'_, Wide<O>>,
+        x: View<'_, O::Element>,
     ) -> Result<View<'a, O::Element>, Error> {
-        if !O::SAVES_OUTPUTS {
+        if !self.size.saves_outputs {
             let parameters = ranges.of(self.weights.segment);
             let work = || self.size.norm_work::<O::Element>(false);
             self.ops.time((Role::Norm, Kind::Recompute), work, |ops| {
-                ops.recompute_norm(place.reborrow(), saved, parameters)
+                ops.recompute_norm(place.reborrow(), stats, x, parameters)
             })?;
         }
         Ok(place.into_view())

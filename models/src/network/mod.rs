@@ -32,7 +32,7 @@ use self::activations::{FinalNormActivations, SavedActivations};
 use self::block::{Block, BlockWeights};
 use self::metered::Metered;
 pub(crate) use self::ops::{Chunk, Ops, Wide};
-pub use self::options::{AttentionBackend, LOGITS_BYTES_ON_CUDA, Options};
+pub use self::options::{AttentionBackend, LOGITS_BYTES_ON_CUDA, Options, Recompute};
 pub(crate) use self::parameter_ranges::ParameterRanges;
 pub use self::probe::{ProbeProduct, probe_shapes};
 use self::scratch::Scratch;
@@ -79,8 +79,8 @@ impl<O: Ops> Network<O> {
         size: Size,
         ranges: ParameterRanges,
     ) -> Result<Self, Error> {
-        let saved = SavedActivations::new::<O>(allocator, &size);
-        let scratch = Scratch::new::<O>(allocator, &size);
+        let saved = SavedActivations::new(allocator, &size);
+        let scratch = Scratch::new(allocator, &size);
         let ops = O::new(allocator, config, &size)?;
         let ops = Metered { ops, meter: Meter::of(&allocator.device()) };
         Ok(Self { size, ranges, saved, scratch, ops })
@@ -313,7 +313,7 @@ impl<O: Ops> Network<O> {
     ) -> Result<(), Error> {
         let segment = self.ranges.blocks[layer].segment.clone();
         // What the last block saved is still there from forward.
-        let recomputes = self.size.recompute && layer + 1 < self.size.layers;
+        let recomputes = self.size.recompute == Recompute::Full && layer + 1 < self.size.layers;
         let mut block = self.block(layer, weights.segment(&segment.range)?);
         if recomputes {
             block.recompute()?;

@@ -12,7 +12,7 @@ use device::{Allocator, View, ViewMut};
 use super::linear::Linear;
 use super::size::Size;
 use crate::ops::matmul::Sums;
-use crate::ops::norm::{NormBackward, NormSaved};
+use crate::ops::norm::NormBackward;
 use crate::ops::rope::Direction;
 use crate::ops::{Affine, AffineMut, Element};
 use crate::{Batch, Error, ModelConfig};
@@ -25,9 +25,6 @@ pub(crate) trait Ops: Send + Sized {
     /// Element of weights and activations.
     type Element: Element;
 
-    /// True if outputs of norms and activations are saved for backward. Otherwise backward
-    /// recomputes them: that costs a pass over memory each, and no product.
-    const SAVES_OUTPUTS: bool;
     /// True if [`cross_entropy`](Self::cross_entropy) with a scale computes the logits' gradient as
     /// well, instead of [`cross_entropy_backward`](Self::cross_entropy_backward).
     const FUSES_CROSS_ENTROPY: bool;
@@ -74,15 +71,15 @@ pub(crate) trait Ops: Send + Sized {
         parameters: Affine<'_, Self::Element>,
     ) -> Result<(), Error>;
 
-    /// Writes `y` (N, C) again, from the statistics. Only where outputs are not saved.
+    /// Writes `y` (N, C) again, as [`norm`](Self::norm) did, whose statistics stay. Only where
+    /// outputs are not saved.
     fn recompute_norm(
         &mut self,
-        _y: ViewMut<'_, Self::Element>,
-        _saved: NormSaved<'_, Self::Element>,
-        _parameters: Affine<'_, Self::Element>,
-    ) -> Result<(), Error> {
-        unreachable!("outputs of norms are saved")
-    }
+        y: ViewMut<'_, Self::Element>,
+        stats: ViewMut<'_, Wide<Self>>,
+        x: View<'_, Self::Element>,
+        parameters: Affine<'_, Self::Element>,
+    ) -> Result<(), Error>;
 
     /// All gradients of a norm: those of its parameters are written or added.
     fn norm_backward(
@@ -162,11 +159,9 @@ pub(crate) trait Ops: Send + Sized {
     /// [`swiglu_backward`](Self::swiglu_backward). Only where outputs are not saved.
     fn recompute_swiglu(
         &mut self,
-        _hidden: ViewMut<'_, Self::Element>,
-        _gate_up: ViewMut<'_, Self::Element>,
-    ) -> Result<(), Error> {
-        unreachable!("outputs of SwiGLU are saved")
-    }
+        hidden: ViewMut<'_, Self::Element>,
+        gate_up: ViewMut<'_, Self::Element>,
+    ) -> Result<(), Error>;
 
     /// Replaces `gate_up` (N, 2 F) by its gradient.
     fn swiglu_backward(

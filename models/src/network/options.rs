@@ -34,14 +34,37 @@ impl fmt::Display for AttentionBackend {
     }
 }
 
+/// Activations that backward computes again instead of reading what forward saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Nothing. Only on a CUDA device.
+    None,
+    /// Outputs of norms and activations, which cost a pass over memory each and no product.
+    Selective,
+    /// Everything but each block's input.
+    Full,
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::None => "none",
+            Self::Selective => "selective",
+            Self::Full => "full",
+        })
+    }
+}
+
 /// Choices that change speed and memory. Apart from the format, the backend of attention and the
-/// chunks of logits, results have the same bits for all.
+/// chunks of logits, results have the same bits for all; but in bf16 on a CUDA device cuBLASLt's
+/// GELU is saved, and our own kernel computes it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// The format of weights and activations.
     pub compute: Compute,
-    /// Save only each block's input in forward, and recompute its activations before its backward.
-    pub recompute: bool,
+    /// What backward computes again.
+    pub recompute: Recompute,
     /// Threads that work is divided for: those of the rayon pool that the engine is called in.
     pub threads: usize,
     /// Whether a CUDA device computes: that of the allocator.
@@ -53,11 +76,12 @@ pub struct Options {
 }
 
 impl From<Compute> for Options {
-    /// All activations are saved, and the current pool computes.
+    /// Outputs of norms and activations are computed again, and the current pool computes.
     fn from(compute: Compute) -> Self {
         let threads = rayon::current_num_threads();
         let attention = AttentionBackend::default();
         let logits_bytes = LOGITS_BYTES;
-        Self { compute, recompute: false, threads, on_cuda: false, attention, logits_bytes }
+        let recompute = Recompute::Selective;
+        Self { compute, recompute, threads, on_cuda: false, attention, logits_bytes }
     }
 }

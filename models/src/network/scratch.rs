@@ -2,7 +2,6 @@
 
 use device::{Allocator, DeviceBuffer, ViewMut};
 
-use super::ops::Ops;
 use super::size::Size;
 use crate::ops::Element;
 
@@ -24,14 +23,14 @@ pub(super) struct Scratch<E: Element> {
 }
 
 impl<E: Element> Scratch<E> {
-    pub(super) fn new<O: Ops<Element = E>>(allocator: &Allocator, size: &Size) -> Self {
+    pub(super) fn new(allocator: &Allocator, size: &Size) -> Self {
         let allocator = allocator.for_purpose(SHARED);
         let rows = |columns| allocator.zeros(size.rows * columns);
         Self {
             normed: rows(size.width),
             branch: rows(size.width),
             gradient: rows(size.width),
-            hidden: rows(if O::SAVES_OUTPUTS { 0 } else { size.feed_forward }),
+            hidden: rows(if size.saves_outputs { 0 } else { size.feed_forward }),
             wide: rows(size.wide()),
             loss: allocator.zeros(1),
         }

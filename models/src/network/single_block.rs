@@ -40,8 +40,8 @@ pub(crate) fn single_block<E: Element>(
     let ranges = &ParameterRanges::new(layout, config).blocks[0];
     let segment = weights[ranges.segment.range.clone()].into();
     let allocator = Allocator::host();
-    let saved = &mut SavedActivations::new::<HostOps<E>>(&allocator, size);
-    let scratch = &mut Scratch::new::<HostOps<E>>(&allocator, size);
+    let saved = &mut SavedActivations::new(&allocator, size);
+    let scratch = &mut Scratch::new(&allocator, size);
     let ops = HostOps::<E>::new(&allocator, config, size).unwrap();
     let ops = &mut Metered { ops, meter: Meter::default() };
     saved.streams.host_mut()[..x.len()].copy_from_slice(x);

@@ -4,7 +4,7 @@ use device::Allocator;
 
 use super::linear::Linear;
 use super::ops::Chunk;
-use super::options::{AttentionBackend, Options};
+use super::options::{AttentionBackend, Options, Recompute};
 use crate::config::Family;
 use crate::meter::Work;
 use crate::ops::matmul::{self, Shape};
@@ -50,8 +50,10 @@ pub(crate) struct Size {
     pub(super) layers: usize,
     pub(super) norm: Norm,
     pub(super) activation: Activation,
-    /// Whether blocks save only their inputs and recompute the rest in backward.
-    pub(super) recompute: bool,
+    /// What backward computes again.
+    pub(super) recompute: Recompute,
+    /// Whether outputs of norms and activations are saved, of as many blocks as anything is.
+    pub(super) saves_outputs: bool,
     /// Threads that work is divided for.
     pub(super) threads: usize,
     /// Most bytes of logits that exist at one time.
@@ -60,8 +62,7 @@ pub(crate) struct Size {
 
 impl Size {
     pub(crate) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
-        let Options { recompute, threads, attention: attention_backend, logits_bytes, .. } =
-            options;
+        let Options { recompute, threads, on_cuda, logits_bytes, .. } = options;
         let attention = attention::Shape {
             sequences: micro_batch.sequences,
             tokens: micro_batch.tokens,
@@ -78,7 +79,7 @@ impl Size {
         Self {
             rows: micro_batch.rows(),
             attention,
-            attention_backend,
+            attention_backend: options.attention,
             width: config.width,
             feed_forward: config.feed_forward,
             vocabulary: config.vocabulary,
@@ -86,6 +87,8 @@ impl Size {
             norm,
             activation,
             recompute,
+            // On the processor that would only move what is cheap to compute.
+            saves_outputs: on_cuda && recompute != Recompute::Selective,
             threads,
             logits_bytes,
         }
@@ -93,7 +96,7 @@ impl Size {
 
     /// Blocks whose activations exist at one time; inputs of all blocks do.
     pub(super) fn saved_blocks(&self) -> usize {
-        if self.recompute { 1 } else { self.layers }
+        if self.recompute == Recompute::Full { 1 } else { self.layers }
     }
 
     /// Elements of the residual stream: N C.

@@ -2,14 +2,15 @@
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
-use device::cuda;
 
 use super::{print, print_json};
 use record::ExitCode;
 use record::text::number_format::{binary, count, thousands};
 use trainer::config::{Config, size};
 use trainer::failure::{Failure, Outcome};
-use trainer::plan::{JobShape, RankPlan, compute_threads};
+use trainer::plan::{
+    JobShape, RankPlan, choose_recompute, compute_threads, device_bytes_of_rank, with_recompute,
+};
 
 /// Print the memory plan of a workload, without allocating anything.
 ///
@@ -46,6 +47,25 @@ pub(super) struct Plan {
     json: bool,
 }
 
+/// Memory of the device of each rank.
+struct DeviceMemory {
+    /// Its size, if known.
+    bytes: Option<u64>,
+    /// True if the ranks would run on this machine, whose memory is known.
+    is_of_here: bool,
+}
+
+impl DeviceMemory {
+    /// Judges a plan by it. The host memory of other machines is not known.
+    fn judge(&self, plan: RankPlan) -> RankPlan {
+        let plan = if self.is_of_here { plan } else { plan.on_machine(None) };
+        match self.bytes.filter(|_| plan.device.is_some()) {
+            Some(bytes) => plan.with_device_memory(bytes),
+            None => plan,
+        }
+    }
+}
+
 /// Largest number of ranks: far above any machine, and too small for a product with it to overflow.
 const RANKS_MAX: usize = 1 << 24;
 
@@ -64,7 +84,9 @@ impl Plan {
         let local = self.local_ranks()?;
         let threads = compute_threads(&config, local);
         let shape = JobShape { world: self.ranks, local, threads, shares_memory: true };
-        let plan = self.on_device(RankPlan::new(&config, shape, None)?, local)?;
+        let memory = self.memory_of_device(&config, local)?;
+        let level = choose_recompute(&config, shape, memory.bytes)?;
+        let plan = memory.judge(RankPlan::new(&with_recompute(&config, level), shape, None)?);
         if self.json {
             print_json(&plan)?;
         } else {
@@ -74,34 +96,30 @@ impl Plan {
         Ok(if fails { ExitCode::Environment } else { ExitCode::Done })
     }
 
-    /// Adds the memory of the devices to the plan. The host memory of other machines, as with
-    /// `--device-memory`, is not known.
-    fn on_device(&self, plan: RankPlan, local: usize) -> Outcome<RankPlan> {
-        if plan.device.is_none() {
+    /// Returns the memory of the device of each rank.
+    fn memory_of_device(&self, config: &Config, local: usize) -> Outcome<DeviceMemory> {
+        if !config.is_on_cuda() {
             return match self.device_memory {
                 Some(_) => Err(Failure::usage("--device-memory: expected --device cuda")),
-                None => Ok(plan),
+                None => Ok(DeviceMemory { bytes: None, is_of_here: true }),
             };
         }
-        let here = cuda::devices().ok();
-        let of_gpus_here = here.as_ref().and_then(|gpus| {
-            let least = gpus.iter().map(|gpu| gpu.memory_bytes).min()?;
-            Some(least / local.div_ceil(gpus.len()) as u64)
-        });
-        let is_of_here = here.is_some() && self.device_memory.is_none();
-        let plan = if is_of_here { plan } else { plan.on_machine(None) };
-        let memory = self.device_memory.or(of_gpus_here);
-        Ok(memory.map_or(plan.clone(), |bytes| plan.with_device_memory(bytes)))
+        if let Some(bytes) = self.device_memory {
+            return Ok(DeviceMemory { bytes: Some(bytes), is_of_here: false });
+        }
+        let bytes = device_bytes_of_rank(local);
+        Ok(DeviceMemory { bytes, is_of_here: bytes.is_some() })
     }
 
     fn text(&self, config: &Config, plan: &RankPlan, local: usize) -> String {
         format!(
-            "{}: {}, {} on this machine, {} of {} tokens a micro-batch\n\n{}",
+            "{}: {}, {} on this machine, {} of {} tokens a micro-batch, recomputation: {}\n\n{}",
             config.name,
             count(self.ranks, "rank"),
             thousands(local as f64),
             count(config.workload.batch.micro_sequences, "sequence"),
             thousands(config.workload.batch.sequence_tokens as f64),
+            plan.recompute,
             table(plan, local)
         )
     }

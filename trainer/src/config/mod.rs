@@ -15,7 +15,7 @@ use std::time::Duration;
 use checkpoint::remote::{RemoteOptions, require_no_secret};
 use launch::bootstrap::Backend;
 use models::Workload;
-use models::fused::{AttentionBackend, LOGITS_BYTES_ON_CUDA};
+use models::fused::{AttentionBackend, LOGITS_BYTES_ON_CUDA, Recompute};
 use models::workload::Compute;
 use record::files::regular_file;
 use record::text::{Interval, SecretUrl, duration, is_remote, redacted};
@@ -99,9 +99,11 @@ pub struct RunConfig {
     pub threads: usize,
     /// Sharded optimizer (ZeRO-1): each rank holds and updates the state of its own parts only.
     pub shard_optimizer: bool,
-    /// Keeps only each block's input in forward and runs the block again in backward: less memory
-    /// for about a third more work, and the same bits.
-    pub recompute: bool,
+    /// Activations that backward computes again; where it is not set, what [the plan] chooses.
+    ///
+    /// [the plan]: crate::plan::choose_recompute
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recompute: Option<Recompute>,
     /// Hugging Face folder with the weights of step 0; without it the seed determines them. In a
     /// workload file it is relative to the file, as data is; on the command line it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +129,7 @@ impl Default for RunConfig {
             attention: AttentionBackend::default(),
             threads: 0,
             shard_optimizer: false,
-            recompute: false,
+            recompute: None,
             init_from: None,
             data_cache: None,
             data_cache_bytes: CacheOptions::LIMIT_BYTES,
@@ -331,7 +333,7 @@ impl Config {
     /// Returns the precisions and options of the fused engine, with so many threads of each rank.
     pub fn fused_options(&self, threads: usize) -> models::fused::Options {
         let options = models::fused::Options {
-            recompute: self.settings.run.recompute,
+            recompute: self.recompute(),
             threads,
             on_cuda: self.is_on_cuda(),
             attention: self.settings.run.attention,
@@ -341,6 +343,16 @@ impl Config {
             return options;
         }
         models::fused::Options { logits_bytes: LOGITS_BYTES_ON_CUDA, ..options }
+    }
+
+    /// Activations that backward computes again: where that is not chosen, none on a CUDA device.
+    pub fn recompute(&self) -> Recompute {
+        let run = &self.settings.run;
+        let least = match (run.engine, run.device) {
+            (Engine::Candle, _) | (_, Device::Cuda) => Recompute::None,
+            (Engine::Fused, Device::Cpu) => Recompute::Selective,
+        };
+        run.recompute.unwrap_or(least)
     }
 
     /// Returns whether a CUDA device computes, not the processor.
@@ -509,8 +521,9 @@ impl Settings {
         if self.run.threads > THREADS_MAX {
             return Err(invalid("run.threads", self.run.threads, "at most 1024"));
         }
-        if self.run.recompute && self.run.engine == Engine::Candle {
-            return Err(invalid("run.recompute", true, "false with run.engine = candle"));
+        let recomputes = self.run.recompute.filter(|&level| level != Recompute::None);
+        if let (Engine::Candle, Some(level)) = (self.run.engine, recomputes) {
+            return Err(invalid("run.recompute", level, "none with run.engine = candle"));
         }
         if self.collectives.bucket_bytes == 0 {
             return Err(invalid("collectives.bucket_bytes", 0, "at least 1"));

@@ -1,7 +1,9 @@
 //! Remedies for a run that does not fit: changes of its settings. Each is planned, so that it does
 //! help.
 
-use super::{JobShape, RankPlan};
+use models::fused::Recompute;
+
+use super::{JobShape, RankPlan, with_recompute};
 use crate::config::{Config, Engine};
 use record::text::number_format::{binary, count, thousands};
 
@@ -30,7 +32,7 @@ const MORE_MACHINES_MAX: usize = 1 << 10;
 #[derive(Debug, Clone)]
 struct Candidate {
     origin: Origin,
-    /// Changes, as in `run.recompute = true`.
+    /// Changes, as in `run.recompute = full`.
     changes: Vec<String>,
     needed: u64,
     fits: bool,
@@ -129,15 +131,18 @@ fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
 
 fn recompute(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let config = &before.origin.config;
-    let run = &config.settings.run;
-    let is_possible =
-        run.engine == Engine::Fused && !run.recompute && config.workload.model.layers > 1;
-    let change = || {
-        before.with("run.recompute = true".to_owned(), limit, |origin| {
-            origin.config.settings.run.recompute = true;
-        })
+    let has_one_block = config.workload.model.layers == 1;
+    let helps = |level: &Recompute| match level {
+        _ if config.settings.run.engine == Engine::Candle => false,
+        Recompute::Full if has_one_block => false,
+        level => *level > config.recompute(),
     };
-    is_possible.then(change)?
+    let more = [Recompute::Selective, Recompute::Full].into_iter().filter(helps);
+    first_that_fits(more.filter_map(|level| {
+        before.with(format!("run.recompute = {level}"), limit, |origin| {
+            origin.config = with_recompute(&origin.config, level);
+        })
+    }))
 }
 
 /// Returns the largest micro-batch that fits, or else one sequence.
@@ -227,12 +232,12 @@ mod tests {
     #[test]
     fn hints_name_what_is_planned_to_fit() {
         let found = hinted("llama3-8b", &[], 8, 80);
-        let settings = "it fits with run.shard_optimizer = true and run.recompute = true";
+        let settings = "it fits with run.shard_optimizer = true and run.recompute = full";
         assert_eq!(found, format!("{settings} (61.08 GiB a rank)"), "no more machines are needed");
         let found = hinted("llama3-8b", &[], 8, 51);
         let more = format!("{settings} and 128 ranks in all (50.57 GiB a rank)");
         assert_eq!(found, more, "as few as suffice with both settings");
         let found = hinted("llama3-70b", &["run.shard_optimizer=true"], 8, 80);
-        assert!(found.starts_with("it does not fit even with run.recompute = true"), "{found}");
+        assert!(found.starts_with("it does not fit even with run.recompute = full"), "{found}");
     }
 }

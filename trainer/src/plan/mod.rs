@@ -2,6 +2,7 @@
 //! of training with an allocator that only counts.
 
 mod advice;
+mod recompute;
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use checkpoint::tier::ObjectTier;
 use collectives::{Footprint, OUTSTANDING_MAX, Single};
 use device::Allocator;
 use launch::ThreadPlan;
+use models::fused::Recompute;
 use models::memory::{self, MemoryPlan};
 use serde::Serialize;
 
@@ -20,6 +22,7 @@ use crate::ranks::Ranks;
 use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
+pub use recompute::{choose_recompute, device_bytes_of_rank, with_recompute};
 use record::ExitCode;
 use record::text::number_format::{binary, count};
 
@@ -32,6 +35,8 @@ pub struct RankPlan {
     pub flops_per_token_causal: f64,
     /// Matmul FLOPs per token, attention counted full.
     pub flops_per_token_full: f64,
+    /// Activations that backward computes again.
+    pub recompute: Recompute,
     /// Size of the master weights per rank.
     pub weight_bytes: u64,
     /// Size of both Adam moments per rank.
@@ -116,6 +121,7 @@ impl RankPlan {
             parameters: layout.parameters() as u64,
             flops_per_token_causal: flops.causal,
             flops_per_token_full: flops.full,
+            recompute: config.recompute(),
             weight_bytes: trained.bytes_of(&[memory::WEIGHTS, memory::MASTER_WEIGHTS]),
             optimizer_bytes: trained.bytes_of(&[memory::FIRST_MOMENT, memory::SECOND_MOMENT]),
             activation_bytes,
@@ -412,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_run_allocates_each_item_of_the_plan() {
-        for settings in [&[][..], &["precision.compute=bf16", "run.recompute=true"]] {
+        for settings in [&[][..], &["precision.compute=bf16", "run.recompute=full"]] {
             let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
             let config = Config::load("llama-smoke", &settings).unwrap();
             let single = Single::new();

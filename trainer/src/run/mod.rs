@@ -34,6 +34,7 @@ pub(crate) use nccl_log::NcclLog;
 pub use options::RunOptions;
 use rank_backend::RankBackend;
 pub(crate) use rendezvous::identity_with_libraries;
+use rendezvous::with_chosen_recompute;
 use session::{Session, open_device};
 use start_clock::StartClock;
 use stop_request::StopPoint;
@@ -135,6 +136,7 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     let mut train = || {
         let mut trained = (ExitCode::Done, true);
         for (number, options) in runs.iter().enumerate() {
+            let options = &with_chosen_recompute(options, &world)?;
             // Not dropped after a failure: freeing memory that a device or a network still uses may
             // hang, and the process ends now.
             let session =

@@ -17,6 +17,7 @@ use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
 use crate::config::Engine;
 use crate::failure::{Failure, Outcome};
+use crate::plan::{JobShape, choose_recompute, device_bytes_of_rank, with_recompute};
 use crate::ranks::Ranks;
 use record::ExitCode;
 use record::phase::PhaseTimes;
@@ -40,6 +41,26 @@ pub(super) fn ranks_with_storage_timeout<'world>(
 ) -> Ranks<'world> {
     let ranks = ranks_of(options, world);
     ranks.with_timeout(ranks.timeout.max(options.config.settings.checkpoint.deadline))
+}
+
+/// Returns the options with `run.recompute` set, by the smallest memory of a rank's device where it
+/// is not. Collective.
+pub(super) fn with_chosen_recompute(options: &RunOptions, world: &World) -> Outcome<RunOptions> {
+    let config = &options.config;
+    let placement = &world.placement;
+    let own = config.is_on_cuda().then(|| device_bytes_of_rank(placement.local_world)).flatten();
+    let of_ranks = ranks_of(options, world).gather(&own)?;
+    let shape = JobShape {
+        world: placement.world,
+        local: placement.local_world,
+        threads: world.threads.threads,
+        shares_memory: world.collective.shares_memory(),
+    };
+    let level = choose_recompute(config, shape, of_ranks.into_iter().flatten().min())?;
+    if level > config.recompute() && placement.rank == 0 {
+        tracing::info!("run.recompute = {level}: a GPU has no room for everything else to be kept");
+    }
+    Ok(RunOptions { config: with_recompute(config, level), ..options.clone() })
 }
 
 /// Fails if a rank would compute or stop differently than rank 0; the error names the first such

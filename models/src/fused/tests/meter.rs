@@ -3,7 +3,7 @@
 use super::{Flat, engine, families, tokens, weights};
 use crate::config::Family;
 use crate::flops::flops_per_token;
-use crate::fused::Options;
+use crate::fused::{Options, Recompute};
 use crate::meter::{Count, Kind, Op, Role};
 use crate::workload::Compute;
 use crate::{Batch, Model, ModelConfig, Sums, Weights};
@@ -16,7 +16,7 @@ struct Results {
     counts: Vec<(Op, Count)>,
 }
 
-fn results(config: &ModelConfig, recompute: bool, is_metered: bool) -> Results {
+fn results(config: &ModelConfig, recompute: Recompute, is_metered: bool) -> Results {
     let (inputs, targets) = tokens();
     let batch = Batch { inputs: &inputs, targets: &targets };
     let weights = weights::<f32>(config);
@@ -41,7 +41,7 @@ fn results(config: &ModelConfig, recompute: bool, is_metered: bool) -> Results {
 #[test]
 fn a_meter_changes_no_bit_and_counts_only_when_asked() {
     for config in families() {
-        for recompute in [false, true] {
+        for recompute in [Recompute::Selective, Recompute::Full] {
             let off = results(&config, recompute, false);
             let on = results(&config, recompute, true);
             assert!(off.loss == on.loss && off.gradients == on.gradients, "{:?}", config.family);
@@ -53,7 +53,7 @@ fn a_meter_changes_no_bit_and_counts_only_when_asked() {
 #[test]
 fn matrix_products_add_up_to_the_flops_of_the_model() {
     for (index, config) in families().into_iter().enumerate() {
-        for recompute in [false, true] {
+        for recompute in [Recompute::Selective, Recompute::Full] {
             let Results { counts, .. } = results(&config, recompute, true);
             let sum = |of: &dyn Fn(Op) -> bool| -> f64 {
                 counts.iter().filter(|(op, _)| of(*op)).map(|(_, count)| count.work.flops).sum()
@@ -70,7 +70,8 @@ fn matrix_products_add_up_to_the_flops_of_the_model() {
             let all = (flops.full - flops.causal) * 2.0 * tokens;
             assert_eq!((forward, backward), (all / 3.0, all * 5.0 / 6.0), "family {index}");
             let recomputed = sum(&|(_, kind)| kind == Kind::Recompute);
-            assert_eq!(recomputed > 0.0, recompute, "only recomputation repeats products");
+            let repeats = recompute == Recompute::Full;
+            assert_eq!(recomputed > 0.0, repeats, "products are repeated");
         }
     }
 }
@@ -78,7 +79,7 @@ fn matrix_products_add_up_to_the_flops_of_the_model() {
 #[test]
 fn every_op_of_a_family_is_seen_and_takes_time() {
     for config in families() {
-        let Results { counts, .. } = results(&config, false, true);
+        let Results { counts, .. } = results(&config, Recompute::Selective, true);
         let is_llama = matches!(config.family, Family::Llama(_));
         let found = |op| counts.iter().find(|(other, _)| *other == op).map(|(_, count)| *count);
         for role in [Role::AttentionIn, Role::AttentionOut, Role::Expand, Role::Contract] {

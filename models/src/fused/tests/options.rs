@@ -4,7 +4,7 @@ use device::Allocator;
 use half::bf16;
 
 use super::{Flat, MICRO_BATCH, families, layout, tokens, weights};
-use crate::fused::{Fused, Options};
+use crate::fused::{Fused, Options, Recompute};
 use crate::ops::testing::on_threads;
 use crate::workload::Compute;
 use crate::{Batch, Model, ModelConfig, Sums, Weights};
@@ -52,6 +52,17 @@ fn results(config: &ModelConfig, options: Options) -> [Step; 2] {
 }
 
 #[test]
+fn the_processor_computes_outputs_of_norms_again() {
+    let options = Options { recompute: Recompute::None, ..Compute::F32.into() };
+    for config in families() {
+        let allocator = Allocator::counting();
+        let refused = Fused::new(&config, layout(&config), MICRO_BATCH, options, &allocator);
+        let expected = "run.recompute = none: expected selective or full with run.device = cpu";
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
 fn losses_and_gradients_have_the_same_bits_on_any_threads() {
     for mut config in families() {
         config.layers = 4;
@@ -59,7 +70,13 @@ fn losses_and_gradients_have_the_same_bits_on_any_threads() {
             let plain = Options { threads: 1, ..compute.into() };
             let expected = results(&config, plain);
             assert!(expected[0].gradients.iter().all(|gradient| gradient.is_finite()));
-            for (threads, recompute) in [(2, false), (1, true), (3, false), (2, true)] {
+            let others = [
+                (2, Recompute::Selective),
+                (1, Recompute::Full),
+                (3, Recompute::Selective),
+                (2, Recompute::Full),
+            ];
+            for (threads, recompute) in others {
                 let options = Options { recompute, threads, ..compute.into() };
                 let found = results(&config, options);
                 assert!(found == expected, "{options:?}, {:?}", config.family);

@@ -11,6 +11,7 @@ use crate::network::size::{Activation, Norm, Size};
 use crate::ops::attention::cuda::Attention;
 use crate::ops::cross_entropy::cuda::CrossEntropy;
 use crate::ops::embedding::cuda::Embedding;
+use crate::ops::gelu::cuda::Gelu;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Shape;
 use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, LinearProducts};
@@ -29,7 +30,9 @@ pub(super) struct Kernels {
     /// The input of every norm.
     pub(super) norm_shape: NormShape,
     pub(super) attention: Attention,
-    /// Kernels of Llama; GELU is an epilogue.
+    /// GELU, where backward computes it again; forward's is an epilogue.
+    pub(super) gelu: Option<Gelu>,
+    /// Kernels of Llama.
     pub(super) llama: Option<LlamaKernels>,
     pub(super) cross_entropy: CrossEntropy,
     pub(super) column_sums: ColumnSums,
@@ -72,6 +75,7 @@ impl Kernels {
             Norm::RootMeanSquare { epsilon } => NormKernels::rms_norm::<E>(device, epsilon)?,
         };
         let is_llama = size.activation == Activation::SwiGlu;
+        let recomputes_gelu = !is_llama && !size.saves_outputs;
         let products = Linear::ALL.map(|linear| {
             LinearProducts::new::<E>(&blas, size.linear(linear), epilogues(size, linear))
         });
@@ -82,6 +86,7 @@ impl Kernels {
             norm,
             norm_shape: NormShape { rows: size.rows, width: size.width },
             attention,
+            gelu: recomputes_gelu.then(|| Gelu::new::<E>(device)).transpose()?,
             llama: is_llama.then(|| LlamaKernels::new::<E>(device)).transpose()?,
             cross_entropy: CrossEntropy::new::<E>(device)?,
             column_sums: ColumnSums::new::<E>(device)?,

@@ -80,7 +80,6 @@ fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error>
 impl<E: CudaElement> Ops for CudaOps<E> {
     type Element = E;
 
-    const SAVES_OUTPUTS: bool = true;
     const FUSES_CROSS_ENTROPY: bool = true;
 
     fn new(allocator: &Allocator, config: &ModelConfig, size: &Size) -> Result<Self, Error> {
@@ -156,6 +155,17 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         Ok(norm.forward(y, stats, x, parameters, *norm_shape)?)
     }
 
+    fn recompute_norm(
+        &mut self,
+        y: ViewMut<'_, E>,
+        stats: ViewMut<'_, f32>,
+        x: View<'_, E>,
+        parameters: Affine<'_, E>,
+    ) -> Result<(), Error> {
+        // The kernel has the row in registers anyway, and its statistics for nothing.
+        self.norm(y, stats, x, parameters)
+    }
+
     fn norm_backward(
         &mut self,
         operands: NormBackward<'_, E>,
@@ -206,9 +216,16 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         weight: View<'_, E>,
         before_gelu: Option<ViewMut<'_, E>>,
     ) -> Result<(), Error> {
-        let Kernels { products, blas, .. } = self.parts().kernels;
-        let before_gelu = before_gelu.map(ViewMut::into_view);
-        Ok(products[linear as usize].input(blas, dx, dy, weight, before_gelu)?)
+        let Kernels { products, blas, gelu, .. } = self.parts().kernels;
+        let products = &mut products[linear as usize];
+        let Some(before_gelu) = before_gelu else {
+            return Ok(products.input(blas, dx, dy, weight, None)?);
+        };
+        products.input(blas, dx, dy, weight, Some(before_gelu.as_view()))?;
+        match gelu {
+            Some(gelu) => Ok(gelu.in_place(before_gelu)?),
+            None => Ok(()),
+        }
     }
 
     fn linear_weight(
@@ -265,6 +282,14 @@ impl<E: CudaElement> Ops for CudaOps<E> {
     fn swiglu(&mut self, hidden: ViewMut<'_, E>, gate_up: View<'_, E>) -> Result<(), Error> {
         let Parts { size, kernels, .. } = self.parts();
         Ok(kernels.llama().swiglu.forward(hidden, gate_up, size.feed_forward)?)
+    }
+
+    fn recompute_swiglu(
+        &mut self,
+        hidden: ViewMut<'_, E>,
+        gate_up: ViewMut<'_, E>,
+    ) -> Result<(), Error> {
+        self.swiglu(hidden, gate_up.into_view())
     }
 
     fn swiglu_backward(

@@ -6,6 +6,7 @@ use device::{Allocator, View, ViewMut};
 
 use super::linear::Linear;
 use super::ops::{AttentionSaved, Chunk, EmbeddingGradients, EmbeddingTables, Epilogue, Ops};
+use super::options::Recompute;
 use super::scratch::SHARED;
 use super::size::Size;
 use crate::ops::matmul::Sums;
@@ -45,10 +46,13 @@ impl<E: Element> HostOps<E> {
 impl<E: Element> Ops for HostOps<E> {
     type Element = E;
 
-    const SAVES_OUTPUTS: bool = false;
     const FUSES_CROSS_ENTROPY: bool = false;
 
     fn new(allocator: &Allocator, config: &ModelConfig, size: &Size) -> Result<Self, Error> {
+        if size.recompute == Recompute::None {
+            let expected = "selective or full with run.device = cpu";
+            return Err(Error::invalid("run.recompute", size.recompute, expected));
+        }
         let shared = allocator.for_purpose(SHARED);
         let logits = allocator.for_purpose("logits of one chunk");
         let threads = allocator.for_purpose("workspaces of the threads");
@@ -113,9 +117,11 @@ impl<E: Element> Ops for HostOps<E> {
     fn recompute_norm(
         &mut self,
         y: ViewMut<'_, E>,
-        saved: NormSaved<'_, E>,
+        stats: ViewMut<'_, E::Wide>,
+        x: View<'_, E>,
         parameters: Affine<'_, E>,
     ) -> Result<(), Error> {
+        let saved = NormSaved { input: x, stats: stats.into_view() };
         self.size.norm.recompute(y.host(), saved, parameters);
         Ok(())
     }

@@ -35,6 +35,15 @@ impl Gelu {
         unsafe { self.forward.launch(grid).writes(&mut y).reads(x).long(x.len()).run() }
     }
 
+    /// Replaces each element by its GELU.
+    pub(crate) fn in_place<E: CudaElement>(&self, mut x: ViewMut<'_, E>) -> Result<(), Error> {
+        let grid = self.grid::<E>(x.len(), x.len());
+        let elements = x.len();
+        let launch = self.forward.launch(grid).writes(&mut x).writes(&mut x);
+        // SAFETY: as above; a thread reads its elements before it writes them.
+        unsafe { launch.long(elements).run() }
+    }
+
     /// Multiplies each gradient by the slope of GELU at `x`.
     pub(crate) fn backward<E: CudaElement>(
         &self,

@@ -11,8 +11,8 @@ DEV float gate(float x) {
     return 1.0f / (1.0f + expf(minus_twice_u));
 }
 
-// Grid: any number. Block: any number. The number of elements is a multiple of 8.
-KERNEL void gelu(Element* __restrict__ y, const Element* __restrict__ x, i64 elements) {
+// Grid: any number. Block: any number. The number of elements is a multiple of 8. y may be x.
+KERNEL void gelu(Element* y, const Element* x, i64 elements) {
     for (i64 start = grid_index() * PACK; start < elements; start += grid_threads() * PACK) {
         Pack values = load(x + start);
 #pragma unroll
