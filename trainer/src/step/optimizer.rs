@@ -62,6 +62,11 @@ impl Optimizer {
 }
 
 impl Update<'_> {
+    /// Returns the parameters where weights decay.
+    pub(crate) fn with_decay(&self) -> &AdamW {
+        &self.with_decay
+    }
+
     /// Returns the parameters for a tensor.
     pub(crate) fn of(&self, tensor: usize) -> &AdamW {
         if self.decays[tensor] { &self.with_decay } else { &self.without_decay }

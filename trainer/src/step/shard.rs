@@ -28,6 +28,10 @@ pub(crate) struct BucketShard {
     pub(crate) range: Range<usize>,
     /// Range of this rank's part.
     pub(crate) part: Range<usize>,
+    /// Range that this rank holds: its part, or the whole bucket.
+    pub(crate) own: Range<usize>,
+    /// Range of the same elements in the buffers of held elements.
+    pub(crate) held: Range<usize>,
     /// Pieces of its tensors that this rank holds.
     pub(crate) pieces: Vec<Piece>,
 }
@@ -57,8 +61,9 @@ impl Shard {
             let part = bucket.part(rank, world);
             let own = if is_sharded { part.clone() } else { bucket.range.clone() };
             let pieces = pieces(layout, &own, held);
-            held += own.len();
-            BucketShard { range: bucket.range.clone(), part, pieces }
+            let held_range = held..held + own.len();
+            held = held_range.end;
+            BucketShard { range: bucket.range.clone(), part, own, held: held_range, pieces }
         };
         let buckets = plan.buckets.iter().map(shard).collect();
         Self { buckets, held, len: plan.len, is_sharded }
@@ -118,6 +123,11 @@ impl Piece {
 }
 
 impl BucketShard {
+    /// Returns the range of what this rank holds in the bucket.
+    pub(crate) fn own_offsets(&self) -> Range<usize> {
+        self.own.start - self.range.start..self.own.end - self.range.start
+    }
+
     /// Returns the range of a piece in the bucket.
     pub(crate) fn offsets(&self, piece: &Piece) -> Range<usize> {
         piece.flat.start - self.range.start..piece.flat.end - self.range.start

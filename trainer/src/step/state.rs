@@ -9,15 +9,16 @@ use collectives::{Channel, Operation, Settled};
 use device::cuda::Downloads;
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
+use models::layout::ALIGN;
 use models::ops;
-use models::ops::step::{AdamWViews, StepOps, UpdatedViews};
+use models::ops::step::{AdamWViews, Decays, StepOps, UpdatedViews};
 use models::workload::Compute;
 use models::{Layout, Weights, memory};
 use serde::{Deserialize, Serialize};
 
 use super::frozen::{Lent, SavedRange, SharedDownloads};
 use super::optimizer::Update;
-use super::shard::{Piece, Shard};
+use super::shard::{BucketShard, Piece, Shard};
 use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
 use crate::data::Batches;
 use crate::failure::Outcome;
@@ -43,6 +44,8 @@ pub(crate) struct State<'world> {
     pub(crate) exp_avg: DeviceBuffer<f32>,
     /// Second Adam moment, held.
     pub(crate) exp_avg_sq: DeviceBuffer<f32>,
+    /// Blocks of the flat buffers that decay, as in [`Decays`].
+    decays: DeviceBuffer<u8>,
     /// Progress of training.
     pub(crate) progress: Progress,
     /// Communication of gathers since the last [`Self::take_communication`].
@@ -117,6 +120,13 @@ impl Progress {
     }
 }
 
+/// Marks the blocks of the tensors that decay; every tensor starts with a block.
+fn mark_decaying(layout: &Layout, blocks: &mut [u8]) {
+    for tensor in layout.tensors().iter().filter(|tensor| tensor.decay) {
+        blocks[tensor.range.start / ALIGN..tensor.range.end.div_ceil(ALIGN)].fill(1);
+    }
+}
+
 impl<'world> State<'world> {
     /// Creates a state of zeros.
     pub(crate) fn new(
@@ -133,8 +143,11 @@ impl<'world> State<'world> {
             if zeros.place() == Some(Place::Host) { zeros.filled(ops::clear) } else { zeros }
         };
         let [exp_avg, exp_avg_sq] = [memory::FIRST_MOMENT, memory::SECOND_MOMENT].map(moment);
+        let blocks = allocator.for_purpose("blocks that decay").zeros(shard.len.div_ceil(ALIGN));
+        let decays = blocks.filled(|blocks| mark_decaying(&layout, blocks));
         Ok(Self {
             weights: ModelWeights::new(&shard, compute, &ranks, allocator)?,
+            decays,
             exp_avg,
             exp_avg_sq,
             ranks,
@@ -208,35 +221,28 @@ impl<'world> State<'world> {
         ops: &dyn StepOps,
     ) -> Outcome<()> {
         self.take_back();
-        let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
-        let mut adamw =
-            |piece: &Piece, weights: ViewMut<'_, f32>, working: Option<ViewMut<'_, bf16>>| {
-                let views = AdamWViews {
-                    weights,
-                    working,
-                    gradients: gradients.slice(piece.flat.clone()),
-                    exp_avg: exp_avg.view_mut().slice(piece.held.clone()),
-                    exp_avg_sq: exp_avg_sq.view_mut().slice(piece.held.clone()),
-                };
-                ops.adamw(views, update.of(piece.tensor))
+        let Self { shard, weights, exp_avg, exp_avg_sq, decays, .. } = self;
+        let mut adamw = |bucket: &BucketShard,
+                         weights: ViewMut<'_, f32>,
+                         working: Option<ViewMut<'_, bf16>>| {
+            let views = AdamWViews {
+                weights,
+                working,
+                gradients: gradients.slice(bucket.own.clone()),
+                exp_avg: exp_avg.view_mut().slice(bucket.held.clone()),
+                exp_avg_sq: exp_avg_sq.view_mut().slice(bucket.held.clone()),
             };
+            let decays = Decays { blocks: decays.view(), first: bucket.own.start };
+            ops.adamw(views, decays, update.with_decay())
+        };
         match weights {
-            ModelWeights::F32(weights) => {
-                update_and_gather(shard, weights, |bucket, mut weights| {
-                    for piece in &bucket.pieces {
-                        adamw(piece, weights.reborrow().slice(bucket.offsets(piece)), None)?;
-                    }
-                    Ok(())
-                })
-            }
+            ModelWeights::F32(weights) => update_and_gather(shard, weights, |bucket, weights| {
+                Ok(adamw(bucket, weights.slice(bucket.own_offsets()), None)?)
+            }),
             ModelWeights::Bf16 { working, master } => {
-                update_and_gather(shard, working, |bucket, mut working| {
-                    for piece in &bucket.pieces {
-                        let master = master.view_mut().slice(piece.held.clone());
-                        let working = working.reborrow().slice(bucket.offsets(piece));
-                        adamw(piece, master, Some(working))?;
-                    }
-                    Ok(())
+                update_and_gather(shard, working, |bucket, working| {
+                    let master = master.view_mut().slice(bucket.held.clone());
+                    Ok(adamw(bucket, master, Some(working.slice(bucket.own_offsets())))?)
                 })
             }
         }

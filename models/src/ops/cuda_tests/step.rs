@@ -5,8 +5,9 @@ use device::{Device, DeviceBuffer, Element};
 use half::bf16;
 
 use super::device::cuda;
+use crate::layout::ALIGN;
 use crate::ops::adamw::AdamW;
-use crate::ops::step::{self, ALL_FINITE, AdamWViews, StepOps, UpdatedViews};
+use crate::ops::step::{self, ALL_FINITE, AdamWViews, Decays, StepOps, UpdatedViews};
 use crate::rng::{Purpose, Stream};
 
 /// Fewer than a pack of four, a rest behind packs, several blocks, and more than all blocks of a
@@ -81,7 +82,12 @@ fn update(device: &Device, ops: &dyn StepOps, len: usize, narrows: bool, adamw: 
         exp_avg: exp_avg.view_mut(),
         exp_avg_sq: exp_avg_sq.view_mut(),
     };
-    ops.adamw(views, adamw).unwrap();
+    // From the middle of a block on, of which the next decays.
+    let first = 5 * ALIGN + 52;
+    let decaying = |block: usize| u8::from(block % 3 == 0);
+    let blocks: Vec<u8> = (0..(first + len).div_ceil(ALIGN)).map(decaying).collect();
+    let blocks = upload(device, &blocks);
+    ops.adamw(views, Decays { blocks: blocks.view(), first }, adamw).unwrap();
     Updated {
         state: [&weights, &exp_avg, &exp_avg_sq].map(|buffer| download(device, buffer)),
         working: download(device, &working),
@@ -90,7 +96,7 @@ fn update(device: &Device, ops: &dyn StepOps, len: usize, narrows: bool, adamw: 
 
 #[test]
 fn adamw_updates_as_the_processor_does() {
-    let adamw = third_step(0.1);
+    let adamw = third_step(10.0);
     for len in LENGTHS {
         for narrows in [false, true] {
             let [exact, found] = on_both(|device, ops| update(device, ops, len, narrows, &adamw));

@@ -1,16 +1,39 @@
 //! Ops of an update in the host's memory, on the threads of the rayon pool.
 
+use std::ops::Range;
+
 use device::cuda::Error;
 use device::{View, ViewMut};
 use half::bf16;
 
-use super::{ALL_FINITE, AdamWViews, StepOps, UpdatedViews};
+use super::{ALL_FINITE, AdamWViews, Decays, StepOps, UpdatedViews};
+use crate::layout::ALIGN;
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::{gradient_norm, update_norm};
 
 /// The host, which needs no preparation.
 #[derive(Debug)]
 pub(super) struct Host;
+
+/// Consecutive elements of a call that all decay, or none of them.
+struct Run {
+    range: Range<usize>,
+    decays: bool,
+}
+
+/// The runs of a call of so many elements.
+fn runs(decays: Decays<'_>, len: usize) -> impl Iterator<Item = Run> {
+    let Decays { blocks, first } = decays;
+    let blocks = &blocks.host()[first / ALIGN..(first + len).div_ceil(ALIGN)];
+    let mut end = 0;
+    let mut block = first / ALIGN;
+    blocks.chunk_by(|a, b| a == b).map(move |equal| {
+        let start = end;
+        block += equal.len();
+        end = (block * ALIGN - first).min(len);
+        Run { range: start..end, decays: equal[0] != 0 }
+    })
+}
 
 impl StepOps for Host {
     fn clear(&self, values: ViewMut<'_, f64>) -> Result<(), Error> {
@@ -33,15 +56,24 @@ impl StepOps for Host {
         Ok(())
     }
 
-    fn adamw(&self, views: AdamWViews<'_>, adamw: &AdamW) -> Result<(), Error> {
+    fn adamw(&self, views: AdamWViews<'_>, decays: Decays<'_>, adamw: &AdamW) -> Result<(), Error> {
         let AdamWViews { weights, working, gradients, exp_avg, exp_avg_sq } = views;
         let (weights, gradients) = (weights.host(), gradients.host());
         let (first, second) = (exp_avg.host(), exp_avg_sq.host());
-        match working {
-            None => adamw::step(weights, gradients, first, second, adamw),
-            Some(working) => {
-                let working = working.host();
-                adamw::step_and_narrow(weights, working, gradients, first, second, adamw);
+        let mut working = working.map(ViewMut::host);
+        let without_decay = AdamW { weight_decay: 0.0, ..*adamw };
+        for Run { range, decays } in runs(decays, weights.len()) {
+            let weights = &mut weights[range.clone()];
+            let gradients = &gradients[range.clone()];
+            let first = &mut first[range.clone()];
+            let second = &mut second[range.clone()];
+            let adamw = if decays { adamw } else { &without_decay };
+            match &mut working {
+                None => adamw::step(weights, gradients, first, second, adamw),
+                Some(working) => {
+                    let working = &mut working[range];
+                    adamw::step_and_narrow(weights, working, gradients, first, second, adamw);
+                }
             }
         }
         Ok(())

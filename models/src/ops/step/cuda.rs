@@ -5,7 +5,8 @@ use device::cuda::{Cuda, Error, Grid, Kernel};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 use half::bf16;
 
-use super::{ALL_FINITE, AdamWViews, StepOps, UpdatedViews};
+use super::{ALL_FINITE, AdamWViews, Decays, StepOps, UpdatedViews};
+use crate::layout::ALIGN;
 use crate::ops::adamw::AdamW;
 use crate::ops::kernels::{self, Format};
 use crate::ops::update_norm::Factors;
@@ -92,11 +93,14 @@ impl StepOps for OnCuda {
         unsafe { launch.long(elements).run() }
     }
 
-    fn adamw(&self, views: AdamWViews<'_>, adamw: &AdamW) -> Result<(), Error> {
+    fn adamw(&self, views: AdamWViews<'_>, decays: Decays<'_>, adamw: &AdamW) -> Result<(), Error> {
         let AdamWViews { mut weights, working, gradients, mut exp_avg, mut exp_avg_sq } = views;
         let elements = weights.len();
         let others = [gradients.len(), exp_avg.len(), exp_avg_sq.len()];
         assert_eq!(others, [elements; 3], "gradients and moments as long as weights");
+        let Decays { blocks, first } = decays;
+        assert!(first + elements <= blocks.len() * ALIGN, "a block for each element");
+        assert!(first.is_multiple_of(4), "four elements are of one block");
         if elements == 0 {
             return Ok(());
         }
@@ -110,6 +114,8 @@ impl StepOps for OnCuda {
         };
         let launch = launch.reads(gradients).writes(&mut exp_avg).writes(&mut exp_avg_sq);
         let launch = launch
+            .reads(blocks)
+            .long(first)
             .long(elements)
             .float(adamw.gradient_scale)
             .float(adamw.beta1)
@@ -120,8 +126,8 @@ impl StepOps for OnCuda {
             .float(adamw.learning_rate / adamw.correction1)
             .float(1.0 / adamw.correction2.sqrt())
             .float(1.0 - adamw.learning_rate * adamw.weight_decay);
-        // SAFETY: adamw(weights, working, gradients, first moments, second moments, elements,
-        // factors), which strides over the elements.
+        // SAFETY: adamw(weights, working, gradients, first moments, second moments, decay blocks,
+        // first, elements, factors), which strides over the elements.
         unsafe { launch.run() }
     }
 

@@ -34,6 +34,15 @@ pub struct AdamWViews<'a> {
     pub exp_avg_sq: ViewMut<'a, f32>,
 }
 
+/// The elements of one call that decay.
+#[derive(Debug, Clone, Copy)]
+pub struct Decays<'a> {
+    /// For every [`ALIGN`](crate::layout::ALIGN) elements of the flat buffers 1 if they decay, or 0.
+    pub blocks: View<'a, u8>,
+    /// Position of the call's first element in the flat buffers.
+    pub first: usize,
+}
+
 /// Elements that AdamW has updated, views of one length.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdatedViews<'a> {
@@ -63,8 +72,8 @@ pub trait StepOps: Debug + Send {
     /// Writes the weights rounded.
     fn narrow(&self, working: ViewMut<'_, bf16>, weights: View<'_, f32>) -> Result<(), Error>;
 
-    /// One step of AdamW, as in [`super::adamw`].
-    fn adamw(&self, views: AdamWViews<'_>, adamw: &AdamW) -> Result<(), Error>;
+    /// One step of AdamW, as in [`super::adamw`], where weights decay only as `decays` says.
+    fn adamw(&self, views: AdamWViews<'_>, decays: Decays<'_>, adamw: &AdamW) -> Result<(), Error>;
 
     /// Adds the sum of the squares of all elements to one f64: not finite exactly when an element
     /// is not.
