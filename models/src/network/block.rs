@@ -316,7 +316,7 @@ impl<O: Ops> BackwardPass<'_, O> {
         })?;
         let Some(dbias) = gradients.bias else { return Ok(()) };
         let work = || work::linear_bias::<O::Element>(shape);
-        ops.time((role, Kind::Bias), work, |ops| ops.linear_bias(dbias, dy, *sums))
+        ops.time((role, Kind::Bias), work, |ops| ops.linear_bias(linear, dbias, dy, *sums))
     }
 
     /// The output of a norm: recomputed in its place unless it was saved there.

@@ -19,6 +19,11 @@ impl Linear {
     pub(super) const ALL: [Self; 4] =
         [Self::AttentionIn, Self::AttentionOut, Self::Expand, Self::Contract];
 
+    /// Returns whether its output is added to the residual stream.
+    pub(super) fn writes_to_stream(self) -> bool {
+        matches!(self, Self::AttentionOut | Self::Contract)
+    }
+
     /// Its name where ops are counted.
     pub(super) fn role(self) -> Role {
         match self {

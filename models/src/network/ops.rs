@@ -121,9 +121,11 @@ pub(crate) trait Ops: Send + Sized {
         sums: Sums,
     ) -> Result<(), Error>;
 
-    /// Writes or adds the gradient of a bias: the column sums of dY.
+    /// Writes or adds the gradient of a bias: the column sums of dY. For layers that write to the
+    /// stream, `dy` is what the last [`norm_backward`](Self::norm_backward) wrote.
     fn linear_bias(
         &mut self,
+        linear: Linear,
         dbias: ViewMut<'_, Wide<Self>>,
         dy: View<'_, Self::Element>,
         sums: Sums,

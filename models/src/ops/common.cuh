@@ -91,10 +91,10 @@ DEV Pack unpacked(const Packed& bits) {
              bf16_hi(bits.z), bf16_lo(bits.w), bf16_hi(bits.w)}};
 }
 
-DEV void store(Element* to, const Pack& values) {
+DEV Packed packed(const Pack& values) {
     const float* v = values.at;
-    *reinterpret_cast<uint4*>(to) = uint4{bf16x2_pack(v[0], v[1]), bf16x2_pack(v[2], v[3]),
-                                          bf16x2_pack(v[4], v[5]), bf16x2_pack(v[6], v[7])};
+    return {bf16x2_pack(v[0], v[1]), bf16x2_pack(v[2], v[3]), bf16x2_pack(v[4], v[5]),
+            bf16x2_pack(v[6], v[7])};
 }
 
 // Two neighbours, at an even index.
@@ -116,21 +116,26 @@ typedef Vector<PACK> Pack;
 typedef float4 Packed;
 
 DEV Pack unpacked(const Packed& four) { return {{four.x, four.y, four.z, four.w}}; }
-DEV void store(Element* to, const Pack& values) { store_floats<PACK>(to, values); }
+
+DEV Packed packed(const Pack& values) {
+    const float* v = values.at;
+    return {v[0], v[1], v[2], v[3]};
+}
 
 DEV Vector<2> load_pair(const Element* from) {
     const float2 pair = *reinterpret_cast<const float2*>(from);
     return {{pair.x, pair.y}};
 }
 
-
 #endif
 
 #if defined(ELEMENT_BF16) || defined(ELEMENT_F32)
 
-// From an address that is a multiple of 16 bytes.
+// From and to addresses that are multiples of 16 bytes.
 DEV Packed load_packed(const Element* from) { return *reinterpret_cast<const Packed*>(from); }
 DEV Pack load(const Element* from) { return unpacked(load_packed(from)); }
+DEV void store_packed(Element* to, const Packed& bits) { *reinterpret_cast<Packed*>(to) = bits; }
+DEV void store(Element* to, const Pack& values) { store_packed(to, packed(values)); }
 
 #endif
 

@@ -122,10 +122,12 @@ DEV TileSums<Norm> block_sums(TileSums<Norm> own, TileSums<Norm>* warps) {
     return total;
 }
 
-// The columns' sums over rows, of the gradients of the parameters: eight or four neighbours.
+// The columns' sums over rows, of the gradients of the parameters and of dx: eight or four
+// neighbours.
 struct ColumnSums {
     Pack weight;
     Pack bias;
+    Pack dx;
 };
 
 // One pack of a row: adds dx to `result`, and to the columns' sums.
@@ -142,15 +144,17 @@ DEV void pack_backward(Pack& result, ColumnSums& sums, const typename Norm::Row&
 }
 
 // Writes dx (rows, width), or adds to it, and each block's sums over its rows to a row of the
-// partials (blocks, width). A thread has the same pack of columns in every row, and keeps it in
+// partials (blocks, width); where there is a bias, also those of what dx is then, which is the
+// gradient of another layer's bias. A thread has the same pack of columns in every row, and keeps it in
 // registers between the sums over the row and dx. Rows with more packs than the block has threads
 // take several passes, each of which reads the whole row. dx may not be dy.
 //
 // Grid: number of partials. Block: a multiple of 32, 512 at most.
 template <class Norm>
 DEV void norm_backward(Element* dx, float* weight_partials, float* bias_partials,
-                       const Element* dy, const Element* x, const typename Norm::Stats* stats,
-                       const Element* weight, int rows, int width, bool accumulate) {
+                       float* dx_partials, const Element* dy, const Element* x,
+                       const typename Norm::Stats* stats, const Element* weight, int rows,
+                       int width, bool accumulate) {
     // Two, so that one barrier for each tile is enough.
     __shared__ TileSums<Norm> warps[2][BACKWARD_WARPS_MAX];
     int buffer = 0;
@@ -204,7 +208,15 @@ DEV void norm_backward(Element* dx, float* weight_partials, float* bias_partials
                     Pack result = unpacked(results[r]);
                     pack_backward<Norm>(result, sums, row, unpacked(gradients[r]),
                                         unpacked(values[r]), unpacked(factors));
-                    store(dx + i64(tile + r) * width + own, result);
+                    const Packed rounded = packed(result);
+                    store_packed(dx + i64(tile + r) * width + own, rounded);
+                    if constexpr (Norm::HAS_BIAS) {
+                        const Pack stored = unpacked(rounded);
+#pragma unroll
+                        for (int i = 0; i < PACK; i++) {
+                            sums.dx.at[i] += stored.at[i];
+                        }
+                    }
                 }
             }
         }
@@ -213,6 +225,7 @@ DEV void norm_backward(Element* dx, float* weight_partials, float* bias_partials
             store_floats<PACK>(weight_partials + start, sums.weight);
             if constexpr (Norm::HAS_BIAS) {
                 store_floats<PACK>(bias_partials + start, sums.bias);
+                store_floats<PACK>(dx_partials + start, sums.dx);
             }
         }
     }

@@ -6,7 +6,7 @@ use device::cuda::{Cuda, Error, Grid, Kernel, Launch};
 use device::{View, ViewMut};
 
 use super::kernels::{self, CudaElement};
-use super::row_sums::cuda::Partials;
+use super::row_sums::cuda::{NormPartials, Partials};
 use super::{Affine, Element, layer_norm};
 
 /// The compiled kernels of one of the norms.
@@ -95,7 +95,8 @@ impl NormKernels {
         unsafe { launch.int(shape.rows).int(shape.width).run() }
     }
 
-    /// Adds to `dx` (N, C), or writes it, and writes the parts of the parameters' gradients.
+    /// Adds to `dx` (N, C), or writes it, and writes the parts of the parameters' gradients; in
+    /// LayerNorm also those of the sums over rows of what `dx` is then.
     pub(crate) fn backward<E: CudaElement>(
         &self,
         operands: NormBackward<'_, E>,
@@ -104,15 +105,18 @@ impl NormKernels {
     ) -> Result<(), Error> {
         operands.check(shape, self.stats_per_row);
         let NormBackward { mut dx, accumulate, dy, saved, weight } = operands;
-        let (mut weight_parts, mut bias_parts) = partials.of_norm(shape.rows, shape.width);
-        let parts = weight_parts.len() / shape.width;
+        let NormPartials { weight: mut weight_sums, mut bias, dx: mut dx_sums } =
+            partials.of_norm(shape.rows, shape.width);
+        let parts = weight_sums.len() / shape.width;
         let grid = Grid::row(parts, shape.backward_threads::<E>());
-        let launch = self.backward.launch(grid).writes(&mut dx);
-        let launch = launch.writes(&mut weight_parts);
-        let launch = if self.has_bias { launch.writes(&mut bias_parts) } else { launch };
+        let launch = self.backward.launch(grid).writes(&mut dx).writes(&mut weight_sums);
+        let launch = match self.has_bias {
+            true => launch.writes(&mut bias).writes(&mut dx_sums),
+            false => launch,
+        };
         let launch = launch.reads(dy).reads(saved.input).reads(saved.stats).reads(weight);
-        // SAFETY: *_norm_backward(dx, weight partials, bias partials if there is one, dy, x, stats,
-        // weight, rows, width, accumulate), one part a block; the lengths were checked.
+        // SAFETY: *_norm_backward(dx, weight partials, those of bias and dx if there is a bias, dy,
+        // x, stats, weight, rows, width, accumulate), one part a block; the lengths were checked.
         unsafe { launch.int(shape.rows).int(shape.width).flag(accumulate).run() }
     }
 

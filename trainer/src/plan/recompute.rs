@@ -67,12 +67,12 @@ mod tests {
         };
         let on_cuda = ["run.device=cuda", "batch.micro_sequences=32"];
         assert_eq!(chosen(&on_cuda, Some(80)), Recompute::None);
-        assert_eq!(chosen(&on_cuda, Some(20)), Recompute::Selective);
-        assert_eq!(chosen(&on_cuda, Some(10)), Recompute::Full);
+        assert_eq!(chosen(&on_cuda, Some(12)), Recompute::Selective);
+        assert_eq!(chosen(&on_cuda, Some(8)), Recompute::Full);
         assert_eq!(chosen(&on_cuda, Some(1)), Recompute::Full, "fits with none");
         assert_eq!(chosen(&on_cuda, None), Recompute::None, "memory unknown");
         let set = [&on_cuda[..], &["run.recompute=none"]].concat();
-        assert_eq!(chosen(&set, Some(10)), Recompute::None);
+        assert_eq!(chosen(&set, Some(8)), Recompute::None);
         assert_eq!(chosen(&[], Some(1)), Recompute::Selective, "the processor");
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct CudaOps<E: CudaElement> {
     size: Size,
     tokens: Tokens,
     workspace: Workspace<E>,
+    /// Address of what the last backward of a norm wrote: the workspace has its sums over rows.
+    summed_address: u64,
     /// `None` in a plan, which has no device.
     kernels: Option<Kernels>,
 }
@@ -51,7 +53,7 @@ struct Parts<'a, E: CudaElement> {
 
 impl<E: CudaElement> CudaOps<E> {
     fn parts(&mut self) -> Parts<'_, E> {
-        let Self { size, tokens, workspace, kernels } = self;
+        let Self { size, tokens, workspace, kernels, .. } = self;
         let Some(kernels) = kernels else { panic!("an engine of a plan does not compute") };
         Parts { size, tokens, workspace, kernels }
     }
@@ -94,7 +96,7 @@ impl<E: CudaElement> Ops for CudaOps<E> {
             }
             _ => None,
         };
-        Ok(Self { size: *size, tokens, workspace, kernels })
+        Ok(Self { size: *size, tokens, workspace, summed_address: 0, kernels })
     }
 
     fn fallbacks(&self) -> Vec<String> {
@@ -172,14 +174,15 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         gradients: AffineMut<'_, f32>,
         sums: Sums,
     ) -> Result<(), Error> {
+        self.summed_address = operands.dx.cuda_address();
         let Parts { workspace, kernels, .. } = self.parts();
         let Kernels { norm, norm_shape, column_sums, .. } = kernels;
         norm.backward(operands, &mut workspace.partials, *norm_shape)?;
-        let (first, second) = workspace.partials.of_norm(norm_shape.rows, norm_shape.width);
+        let partials = workspace.partials.of_norm(norm_shape.rows, norm_shape.width);
         let adds = sums == Sums::Add;
-        column_sums.add_up(gradients.weight, first.as_view(), adds)?;
+        column_sums.add_up(gradients.weight, partials.weight.as_view(), adds)?;
         let Some(bias) = gradients.bias else { return Ok(()) };
-        Ok(column_sums.add_up(bias, second.as_view(), adds)?)
+        Ok(column_sums.add_up(bias, partials.bias.as_view(), adds)?)
     }
 
     fn linear(
@@ -242,12 +245,22 @@ impl<E: CudaElement> Ops for CudaOps<E> {
 
     fn linear_bias(
         &mut self,
+        linear: Linear,
         dbias: ViewMut<'_, f32>,
         dy: View<'_, E>,
         sums: Sums,
     ) -> Result<(), Error> {
-        let Parts { workspace, kernels, .. } = self.parts();
-        Ok(kernels.column_sums.of(dbias, dy, &mut workspace.partials, sums == Sums::Add)?)
+        let summed_address = self.summed_address;
+        let Parts { size, workspace, kernels, .. } = self.parts();
+        let Kernels { column_sums, .. } = kernels;
+        let partials = &mut workspace.partials;
+        let adds = sums == Sums::Add;
+        if linear.writes_to_stream() {
+            assert_eq!(dy.cuda_address(), summed_address, "what the norm's backward has summed");
+            let partials = partials.of_norm(size.rows, size.width);
+            return Ok(column_sums.add_up(dbias, partials.dx.as_view(), adds)?);
+        }
+        Ok(column_sums.of(dbias, dy, partials, adds)?)
     }
 
     fn rope(&mut self, qkv: ViewMut<'_, E>, direction: Direction) -> Result<(), Error> {

@@ -188,6 +188,7 @@ impl<E: Element> Ops for HostOps<E> {
 
     fn linear_bias(
         &mut self,
+        _linear: Linear,
         dbias: ViewMut<'_, E::Wide>,
         dy: View<'_, E>,
         sums: Sums,

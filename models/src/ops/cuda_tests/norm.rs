@@ -8,7 +8,7 @@ use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::norm::{NormBackward, NormKernels, NormSaved, NormShape};
 use crate::ops::row_sums::RowSums;
-use crate::ops::row_sums::cuda::{ColumnSums, Partials};
+use crate::ops::row_sums::cuda::{ColumnSums, NormPartials, Partials};
 use crate::ops::{Affine, layer_norm, rms_norm};
 
 /// N and C: one pack, rows that fill no block, several parts, and more columns than one pass of
@@ -61,6 +61,8 @@ struct Gradients<E, S> {
     dx: Vec<E>,
     dweight: Vec<S>,
     dbias: Vec<S>,
+    /// In LayerNorm, the sums of dx over rows.
+    dx_sums: Vec<S>,
 }
 
 impl<E: CudaElement> Case<E> {
@@ -123,7 +125,8 @@ impl<E: CudaElement> Case<E> {
                 dbias.clear();
             }
         }
-        Gradients { dx, dweight, dbias }
+        // Those of what was computed are compared, which is rounded.
+        Gradients { dx, dweight, dbias, dx_sums: Vec::new() }
     }
 
     fn forward(&self, memory: &Memory) -> Forward<E, f32> {
@@ -158,16 +161,17 @@ impl<E: CudaElement> Case<E> {
             weight: weight.view(),
         };
         kernels.backward(operands, &mut partials, self.shape).unwrap();
-        let (weight_parts, bias_parts) = partials.of_norm(rows, width);
-        let [dweight, mut dbias] = [weight_parts, bias_parts].map(|part| {
+        let NormPartials { weight, bias, dx: dx_parts } = partials.of_norm(rows, width);
+        let [dweight, mut dbias, mut dx_sums] = [weight, bias, dx_parts].map(|part| {
             let mut sums = memory.unwritten(width);
             column_sums.add_up(sums.view_mut(), part.as_view(), false).unwrap();
             memory.download(&sums)
         });
         if self.norm == Norm::RootMeanSquare {
             dbias.clear();
+            dx_sums.clear();
         }
-        Gradients { dx: memory.download(&dx), dweight, dbias }
+        Gradients { dx: memory.download(&dx), dweight, dbias, dx_sums }
     }
 }
 
@@ -184,6 +188,13 @@ fn forward_agrees<E: CudaElement>(norm: Norm) {
     }
 }
 
+fn column_sums_of<E: CudaElement>(matrix: &[E], width: usize) -> Vec<f64> {
+    let rows = matrix.chunks(width);
+    rows.fold(vec![0.0; width], |sums, row| {
+        sums.iter().zip(row).map(|(sum, element)| sum + f64::from(element.widen())).collect()
+    })
+}
+
 fn backward_agrees<E: CudaElement>(norm: Norm) {
     const BOUND: Bound = Bound::rounded_once(5e-6);
     const SUMS: Bound = Bound::wide(5e-6);
@@ -198,6 +209,10 @@ fn backward_agrees<E: CudaElement>(norm: Norm) {
             BOUND.check(&what("dx"), &found.dx, &exact.dx);
             SUMS.check_wide::<E>(&what("dweight"), &found.dweight, &exact.dweight);
             SUMS.check_wide::<E>(&what("dbias"), &found.dbias, &exact.dbias);
+            if norm == Norm::Layer {
+                let sums = column_sums_of(&found.dx, shape.1);
+                SUMS.check_wide::<E>(&what("sums of dx"), &found.dx_sums, &sums);
+            }
         }
     }
 }

@@ -55,10 +55,11 @@ EXPORT_KERNEL(layer_norm_forward)
 
 KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX, 1)
 layer_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
-                    float* __restrict__ bias_partials, const Element* __restrict__ dy,
-                    const Element* __restrict__ x, const LayerNorm::Stats* __restrict__ stats,
+                    float* __restrict__ bias_partials, float* __restrict__ dx_partials,
+                    const Element* __restrict__ dy, const Element* __restrict__ x,
+                    const LayerNorm::Stats* __restrict__ stats,
                     const Element* __restrict__ weight, int rows, int width, int accumulate) {
-    norm_backward<LayerNorm>(dx, weight_partials, bias_partials, dy, x, stats, weight, rows,
-                             width, accumulate);
+    norm_backward<LayerNorm>(dx, weight_partials, bias_partials, dx_partials, dy, x, stats,
+                             weight, rows, width, accumulate);
 }
 EXPORT_KERNEL(layer_norm_backward)

@@ -48,7 +48,7 @@ rms_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
                   const Element* __restrict__ dy, const Element* __restrict__ x,
                   const RmsNorm::Stats* __restrict__ stats, const Element* __restrict__ weight,
                   int rows, int width, int accumulate) {
-    norm_backward<RmsNorm>(dx, weight_partials, nullptr, dy, x, stats, weight, rows, width,
-                           accumulate);
+    norm_backward<RmsNorm>(dx, weight_partials, nullptr, nullptr, dy, x, stats, weight, rows,
+                           width, accumulate);
 }
 EXPORT_KERNEL(rms_norm_backward)

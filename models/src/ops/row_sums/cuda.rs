@@ -16,10 +16,19 @@ const BLOCKS_MAX: usize = 2048;
 /// Columns of such a block.
 const BLOCK_COLUMNS: usize = 64;
 
-/// The partial sums of all parts: of a norm's two parameters, or of the columns of a matrix.
+/// The partial sums of all parts: of a norm, or of the columns of a matrix.
 #[derive(Debug)]
 pub(crate) struct Partials {
     sums: DeviceBuffer<f32>,
+}
+
+/// The partial sums (parts, C) that backward of a norm writes: those of its parameters' gradients,
+/// and in LayerNorm of what dx is then.
+#[derive(Debug)]
+pub(crate) struct NormPartials<'a> {
+    pub(crate) weight: ViewMut<'a, f32>,
+    pub(crate) bias: ViewMut<'a, f32>,
+    pub(crate) dx: ViewMut<'a, f32>,
 }
 
 /// The compiled kernels.
@@ -48,19 +57,18 @@ impl Partials {
         norm_width: usize,
         width_max: usize,
     ) -> Self {
-        let of_norm = 2 * parts(rows) * norm_width;
+        let of_norm = 3 * parts(rows) * norm_width;
         let of_columns = (BLOCKS_MAX * BLOCK_COLUMNS).min(parts(rows) * width_max).max(width_max);
         Self { sums: allocator.zeros(of_norm.max(of_columns)) }
     }
 
-    /// The partial sums (parts, C) of the two parameters of a norm of `rows` rows.
-    pub(crate) fn of_norm(
-        &mut self,
-        rows: usize,
-        width: usize,
-    ) -> (ViewMut<'_, f32>, ViewMut<'_, f32>) {
+    /// The partial sums of a norm of `rows` rows.
+    pub(crate) fn of_norm(&mut self, rows: usize, width: usize) -> NormPartials<'_> {
         let elements = parts(rows) * width;
-        self.sums.view_mut().slice(0..2 * elements).split_at(elements)
+        let all = self.sums.view_mut().slice(0..3 * elements);
+        let (weight, others) = all.split_at(elements);
+        let (bias, dx) = others.split_at(elements);
+        NormPartials { weight, bias, dx }
     }
 }
 
