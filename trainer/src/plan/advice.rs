@@ -233,9 +233,9 @@ mod tests {
     fn hints_name_what_is_planned_to_fit() {
         let found = hinted("llama3-8b", &[], 8, 80);
         let settings = "it fits with run.shard_optimizer = true and run.recompute = full";
-        assert_eq!(found, format!("{settings} (61.08 GiB a rank)"), "no more machines are needed");
+        assert_eq!(found, format!("{settings} (61.15 GiB a rank)"), "no more machines are needed");
         let found = hinted("llama3-8b", &[], 8, 51);
-        let more = format!("{settings} and 128 ranks in all (50.57 GiB a rank)");
+        let more = format!("{settings} and 128 ranks in all (50.63 GiB a rank)");
         assert_eq!(found, more, "as few as suffice with both settings");
         let found = hinted("llama3-70b", &["run.shard_optimizer=true"], 8, 80);
         assert!(found.starts_with("it does not fit even with run.recompute = full"), "{found}");
