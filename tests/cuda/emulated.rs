@@ -5,6 +5,7 @@
 
 use std::process::Command;
 
+use serde_json::Value;
 use support::{
     Finished, Folder, LossBits, delay_streams, finish, only_training_libraries, profile_row, run,
     text, yardstick,
@@ -188,7 +189,8 @@ fn recomputation_is_what_the_memory_of_the_device_needs() {
     let planned = |level: &str| {
         let setting = format!("run.recompute={level}");
         let flags = ["plan", "--workload", "smoke", "--device", "cuda", "--json"];
-        let plan = run(&[&flags[..], &SMALL[..], &["--set", &setting]].concat()).json();
+        let plan = run(&[&flags[..], &SMALL[..], &["--set", &setting]].concat()).expect(0);
+        let plan: Value = serde_json::from_str(&plan.stdout).unwrap();
         plan["device"]["total_bytes"].as_u64().unwrap()
     };
     // One 64th of the memory is left to the driver.
