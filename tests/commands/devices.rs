@@ -47,15 +47,17 @@ fn build(file: &Path, functions: &[&str], text: &str) {
     assert!(cc.status().unwrap().success());
 }
 
-/// Returns every function that is listed as called, of the library with this prefix.
-fn functions(prefix: &str) -> Vec<&'static str> {
-    let listed = include_str!("../../device/src/cuda/symbols.rs");
-    let is_wanted = |name: &&str| {
-        let behind = name.strip_prefix(prefix).unwrap_or_default();
-        behind.starts_with(|c: char| c.is_ascii_uppercase() || prefix == "nvrtc")
-    };
-    let names: Vec<_> = listed.split('"').skip(1).step_by(2).filter(is_wanted).collect();
-    assert!(names.len() > 10, "{names:?}");
+/// The tables of the libraries' functions.
+const DRIVER_TABLE: &str = include_str!("../../device/src/cuda/driver.rs");
+const NVRTC_TABLE: &str = include_str!("../../device/src/cuda/nvrtc.rs");
+const CUBLASLT_TABLE: &str = include_str!("../../device/src/cuda/cublaslt.rs");
+
+/// Every function of a table: those whose names have an upper case letter.
+fn functions(table: &'static str) -> Vec<&'static str> {
+    let lines = table.lines().filter_map(|line| line.trim().strip_prefix("fn "));
+    let names = lines.filter_map(|line| Some(line.split_once('(')?.0));
+    let names: Vec<_> = names.filter(|name| name.contains(char::is_uppercase)).collect();
+    assert!(names.len() > 9, "{names:?}");
     names
 }
 
@@ -90,39 +92,39 @@ int cuDeviceGetPCIBusId(char *id, int length, int device) {
 const NVRTC: &str = "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 4; return 0; }\n";
 const CUBLASLT: &str = "unsigned long cublasLtGetVersion(void) { return 120402; }\n";
 
+/// A folder with a driver that cannot be loaded, so that none of this machine's is looked for.
+fn without_driver() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("libcuda.so.1"), "").unwrap();
+    folder
+}
+
 #[test]
 fn without_a_driver_the_processor_is_listed_with_a_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let nowhere = folder.path().join("nowhere");
-    let text = only_with(&nowhere, &["devices"]).expect(0).stdout;
+    let folder = without_driver();
+    let text = only_with(folder.path(), &["devices"]).expect(0).stdout;
     let processor = text.lines().find(|line| line.trim_start().starts_with("cpu ")).unwrap();
     assert!(processor.contains("matmul by"), "{text}");
     assert!(text.contains("CUDA cannot be used: no CUDA driver"), "{text}");
-    assert!(unusable_with(&nowhere).contains(&nowhere.display().to_string()), "{text}");
+    let reason = unusable_with(folder.path());
+    let driver = folder.path().join("libcuda.so.1").display().to_string();
+    assert!(reason.contains(&format!("{driver} cannot be loaded")), "{reason}");
+    assert!(reason.contains("file too short"), "{reason}");
 }
 
 #[test]
 fn a_run_on_a_device_that_is_missing_ends_with_3() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = without_driver();
     let out = folder.path().join("run").display().to_string();
     let refused = only_with(folder.path(), &["train", "--device", "cuda", "--out", &out]);
     refused.expect(3).expect_stderr(&["no CUDA driver", "YARDSTICK_CUDA_PATH"]);
 }
 
 #[test]
-fn a_file_that_is_no_library_is_told_as_such() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("libcuda.so.1"), "").unwrap();
-    let reason = unusable_with(folder.path());
-    assert!(reason.contains("libcuda.so.1 cannot be loaded"), "{reason}");
-    assert!(reason.contains("file too short"), "{reason}");
-}
-
-#[test]
 fn a_driver_without_a_function_is_told_with_its_version() {
     let folder = tempfile::tempdir().unwrap();
     let driver = folder.path().join("libcuda.so.1");
-    let listed = functions("cu");
+    let listed = functions(DRIVER_TABLE);
     let functions: Vec<_> = listed.into_iter().filter(|name| *name != "cuMemHostAlloc").collect();
     build(&driver, &functions, ONE_DEVICE);
     let reason = unusable_with(folder.path());
@@ -148,7 +150,11 @@ fn a_driver_without_devices_is_told_as_such() {
     let count = "int cuDeviceGetCount(int *count) { *count = 0; return 0; }\n";
     for text in [initialization, count] {
         let version = "int cuDriverGetVersion(int *version) { *version = 13000; return 0; }\n";
-        build(&folder.path().join("libcuda.so.1"), &functions("cu"), &format!("{text}{version}"));
+        build(
+            &folder.path().join("libcuda.so.1"),
+            &functions(DRIVER_TABLE),
+            &format!("{text}{version}"),
+        );
         let reason = unusable_with(folder.path());
         assert!(reason.contains("sees no device"), "{reason}");
     }
@@ -158,12 +164,9 @@ fn a_driver_without_devices_is_told_as_such() {
 fn complete_machine() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    build(&path("libcuda.so.1"), &functions("cu"), ONE_DEVICE);
-    build(&path("libnvrtc.so.12"), &functions("nvrtc"), NVRTC);
-    let cublaslt: Vec<_> = functions("cublasLt");
-    let cublaslt: Vec<_> =
-        cublaslt.into_iter().filter(|name| *name != "cublasLtGetVersion").collect();
-    build(&path("libcublasLt.so.12"), &cublaslt, CUBLASLT);
+    build(&path("libcuda.so.1"), &functions(DRIVER_TABLE), ONE_DEVICE);
+    build(&path("libnvrtc.so.12"), &functions(NVRTC_TABLE), NVRTC);
+    build(&path("libcublasLt.so.12"), &functions(CUBLASLT_TABLE), CUBLASLT);
     folder
 }
 
@@ -180,7 +183,7 @@ fn a_driver_that_does_not_start_ends_a_run_with_3() {
         let driver = folder.path().join("libcuda.so.1");
         fs::remove_file(&driver).unwrap();
         let text = format!("{ONE_DEVICE}{meaning}int {function}(void) {unknown}");
-        build(&driver, &functions("cu"), &text);
+        build(&driver, &functions(DRIVER_TABLE), &text);
         let out = folder.path().join("run").display().to_string();
         let refused = only_with(folder.path(), &["train", "--device", "cuda", "--out", &out]);
         let refused = refused.expect(3).expect_stderr(&[doing, "check `nvidia-smi`"]);
@@ -231,18 +234,62 @@ fn what_the_dynamic_loader_finds_needs_no_variable() {
     assert_eq!(driver["path"], folder.path().join("libcuda.so.1").display().to_string());
 }
 
-/// cudarc requests `libnvrtc.so` first from the dynamic loader, and would call that one.
+/// A toolkit beside wheels: the folders of the variable decide, whatever names the dynamic loader
+/// finds first.
 #[test]
-fn another_copy_in_front_of_the_chosen_one_is_told() {
+fn folders_of_the_variable_come_before_what_the_dynamic_loader_finds() {
     let [chosen, other] = [complete_machine(), complete_machine()];
     symlink("libnvrtc.so.12", other.path().join("libnvrtc.so")).unwrap();
     let mut command = yardstick(&["devices", "--json"]);
     command.env("YARDSTICK_CUDA_PATH", chosen.path());
     search_first(&mut command, other.path());
     let found: Value = serde_json::from_str(&finish(command).expect(0).stdout).unwrap();
-    let reason = found["cuda"]["unusable"].as_str().unwrap();
-    for folder in [&chosen, &other] {
-        assert!(reason.contains(&folder.path().display().to_string()), "{reason}");
+    assert_eq!(found["cuda"]["unusable"], Value::Null);
+    for library in found["cuda"]["libraries"].as_array().unwrap() {
+        let path = library["path"].as_str().map(Path::new);
+        assert!(path.is_none_or(|path| path.parent() == Some(chosen.path())), "{library}");
     }
-    assert!(reason.contains("the dynamic loader finds"), "{reason}");
+}
+
+/// Wheels have no driver.
+#[test]
+fn folders_without_a_driver_leave_the_driver_to_the_dynamic_loader() {
+    let [wheels, machine] = [complete_machine(), complete_machine()];
+    fs::remove_file(wheels.path().join("libcuda.so.1")).unwrap();
+    let mut command = yardstick(&["devices", "--json"]);
+    command.env("YARDSTICK_CUDA_PATH", wheels.path());
+    search_first(&mut command, machine.path());
+    let found: Value = serde_json::from_str(&finish(command).expect(0).stdout).unwrap();
+    assert_eq!(found["cuda"]["unusable"], Value::Null);
+    let path = |library: usize| found["cuda"]["libraries"][library]["path"].clone();
+    let file = |folder: &tempfile::TempDir, name| folder.path().join(name).display().to_string();
+    assert_eq!(path(0), file(&machine, "libcuda.so.1"));
+    assert_eq!(path(1), file(&wheels, "libnvrtc.so.12"));
+    assert_eq!(path(2), file(&wheels, "libcublasLt.so.12"));
+}
+
+/// An old driver, libraries that lack a function, and an old cuDNN, each in front of a good one.
+#[test]
+fn copies_that_cannot_be_used_are_passed_over_and_listed() {
+    let [good, bad] = [complete_machine(), tempfile::tempdir().unwrap()];
+    let path = |name: &str| bad.path().join(name);
+    let old = "int cuDriverGetVersion(int *version) { *version = 11080; return 0; }\n";
+    build(&path("libcuda.so.1"), &["cuInit"], old);
+    build(&path("libnvrtc.so.12"), &["nvrtcCreateProgram"], NVRTC);
+    build(&path("libcublasLt.so.12"), &["cublasLtCreate"], CUBLASLT);
+    let folders = std::env::join_paths([bad.path(), good.path()]).unwrap();
+    let cuda = cuda_with(Path::new(&folders));
+    assert_eq!(cuda["unusable"], Value::Null);
+    let said = [
+        "libcuda.so.1 is version 11.8, expected 12.0 or newer",
+        "libnvrtc.so.12 lacks the function nvrtcCompileProgram (version 12.4)",
+        "libcublasLt.so.12 lacks the function cublasLtDestroy (version 12.4.2)",
+    ];
+    for (library, said) in cuda["libraries"].as_array().unwrap().iter().zip(said) {
+        let used = Path::new(library["path"].as_str().unwrap());
+        assert_eq!(used.parent(), Some(good.path()), "{library}");
+        assert_eq!(library["passed_over"][0], path(said).display().to_string(), "{library}");
+    }
+    let text = only_with(Path::new(&folders), &["devices"]).expect(0).stdout;
+    assert_eq!(text.matches("Passed over: ").count(), 3, "{text}");
 }

@@ -131,7 +131,7 @@ fn cudnn_that_is_missing_broken_old_or_without_a_plan_is_one_sentence_and_exit_c
     std::fs::write(without.path().join("libcudnn.so.9"), "").unwrap();
     train_with(path, &without.text(), &["libcudnn.so.9 cannot be loaded (", "file too short"]);
     train_with("EMULATED_CUDNN_BROKEN", "1", &["cuDNN does not start: cudnnCreate: "]);
-    let older = ["expected cuDNN 9.25.0 or newer, found 9.17.1"];
+    let older = ["expected cuDNN 9.28.0 or newer, found 9.17.1"];
     train_with("EMULATED_CUDNN_VERSION", "91701", &older);
     let said = ["has no plan for attention", "D = 20", "use run.attention = flash"];
     train_with("EMULATED_CUDA_SEED", "0", &said);
@@ -286,10 +286,14 @@ struct Unfit {
 
 #[test]
 fn a_machine_that_is_not_fit_is_one_sentence_and_exit_code_3() {
-    let nowhere = Folder::new().text();
+    // Without a file of this name the machine's own driver would be looked for.
+    let broken = Folder::new();
+    std::fs::create_dir(broken.path()).unwrap();
+    std::fs::write(broken.path().join("libcuda.so.1"), "").unwrap();
+    let broken = broken.text();
     let set = |name, value: &str| vec![(name, value.to_owned())];
     let cases = [
-        Unfit { variables: set("YARDSTICK_CUDA_PATH", &nowhere), said: &["no CUDA driver"] },
+        Unfit { variables: set("YARDSTICK_CUDA_PATH", &broken), said: &["no CUDA driver"] },
         Unfit { variables: set("EMULATED_CUDA_DEVICES", "0"), said: &["sees no device"] },
         Unfit {
             variables: set("EMULATED_CUDA_DRIVER_VERSION", "11080"),

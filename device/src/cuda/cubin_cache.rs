@@ -27,7 +27,7 @@ const HEADER_BYTES: usize = MAGIC.len() + 8 + blake3::OUT_LEN;
 /// # Errors
 /// Fails if NVRTC is missing, or if the source does not compile.
 pub fn get_or_compile(source: &Source<'_>, architecture: &str) -> Result<Vec<u8>, Error> {
-    let compiler = identity(Libraries::open_nvrtc()?);
+    let compiler = identity(&Libraries::open_nvrtc()?.library);
     let compile = || Ok(nvrtc::compile(source, architecture)?.cubin);
     let Some(folder) = folder(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     else {
@@ -51,7 +51,7 @@ fn identity(nvrtc: &Library) -> String {
     let bytes = file.as_ref().map_or(0, fs::Metadata::len);
     let modified = file.and_then(|file| file.modified().ok());
     let age = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    let version = nvrtc.version().unwrap_or("unknown");
+    let version = nvrtc.version_text();
     format!("{version} {} {bytes} {}", nvrtc.path().display(), age.as_nanos())
 }
 

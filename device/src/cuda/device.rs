@@ -1,14 +1,12 @@
 //! One CUDA device as a rank uses it: its context, and the compute stream.
-#![allow(unsafe_code)] // switches off cudarc's tracking of events
 
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream};
-
+use super::context::Context;
 use super::error::DriverCall;
-use super::event::{self, ElapsedTime};
 use super::memory::{self, CudaMemory};
+use super::stream::{Priority, Stream};
 use super::{DeviceProperties, Error, Libraries, Required, properties};
 use crate::{Element, View, ViewMut};
 
@@ -19,11 +17,9 @@ pub struct Cuda {
 }
 
 struct Shared {
-    compute: Arc<CudaStream>,
-    context: Arc<CudaContext>,
+    compute: Arc<Stream>,
+    context: Arc<Context>,
     properties: DeviceProperties,
-    /// A function of the driver, looked up once.
-    elapsed_time: ElapsedTime,
 }
 
 impl Cuda {
@@ -32,16 +28,14 @@ impl Cuda {
     /// # Errors
     /// Returns one sentence that names the missing component, for a person.
     pub fn open(ordinal: usize) -> Result<Self, Error> {
-        let libraries = Libraries::open(&Required::TRAINING)?;
+        Libraries::open(&Required::TRAINING)?;
         let properties = properties::of(ordinal)?;
         properties::require_new_enough(&properties)?;
-        let context = CudaContext::new(ordinal).at_startup("opening the device")?;
-        // SAFETY: the tracking orders the streams of `CudaSlice`s, which are not used here: buffers
-        // are used on one stream, and marks order that with other streams.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream().during("making the stream that computes")?;
-        let elapsed_time = event::elapsed_time(libraries)?;
-        Ok(Self { shared: Arc::new(Shared { compute, context, properties, elapsed_time }) })
+        let driver = &Libraries::open_driver()?.functions;
+        let context = Arc::new(Context::retain(driver, ordinal).at_startup("opening the device")?);
+        let compute = Stream::new(&context, Priority::Ordinary);
+        let compute = Arc::new(compute.during("making the stream that computes")?);
+        Ok(Self { shared: Arc::new(Shared { compute, context, properties }) })
     }
 
     /// Properties of the device.
@@ -60,7 +54,7 @@ impl Cuda {
     }
 
     /// The stream of all kernels.
-    pub fn compute(&self) -> &Arc<CudaStream> {
+    pub fn compute(&self) -> &Arc<Stream> {
         &self.shared.compute
     }
 
@@ -69,23 +63,22 @@ impl Cuda {
     /// # Errors
     /// Those of the driver.
     pub fn bind(&self) -> Result<(), Error> {
-        self.shared.context.bind_to_thread().during("choosing the device")
-    }
-
-    pub(super) fn elapsed_time(&self) -> ElapsedTime {
-        self.shared.elapsed_time
+        self.shared.context.bind().during("choosing the device")
     }
 
     /// Creates a stream whose work runs before work that waits on the compute stream.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn new_urgent_stream(&self) -> Result<Arc<CudaStream>, Error> {
-        // The driver moves a number outside of its range to the nearest; the lowest goes first.
-        self.context().new_stream_with_priority(i32::MIN).during("making a stream")
+    pub fn new_urgent_stream(&self) -> Result<Arc<Stream>, Error> {
+        self.new_stream(Priority::Urgent)
     }
 
-    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+    pub(super) fn new_stream(&self, priority: Priority) -> Result<Arc<Stream>, Error> {
+        Ok(Arc::new(Stream::new(self.context(), priority).during("making a stream")?))
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
         &self.shared.context
     }
 
@@ -94,8 +87,7 @@ impl Cuda {
     /// # Errors
     /// Those of the driver.
     pub fn free_bytes(&self) -> Result<u64, Error> {
-        let (free, _) = self.shared.context.mem_get_info().during("reading the free memory")?;
-        Ok(free as u64)
+        self.shared.context.free_bytes().during("reading the free memory")
     }
 
     /// Memory of zeros, in the order of the compute stream.
@@ -108,7 +100,7 @@ impl Cuda {
     /// # Errors
     /// Those of that work.
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.shared.compute.synchronize().during("waiting for the device")
+        self.shared.compute.synchronize()
     }
 
     /// Copies elements to the host and waits for them, and so for all work before.

@@ -3,14 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
-
 use super::Error;
 use super::device::Cuda;
-use super::error::DriverCall;
 use super::event::Event;
 use super::memory;
 use super::page_locked::PageLocked;
+use super::stream::{Priority, Stream};
 use crate::{Element, View};
 
 /// Size of a piece: so large that its start does not count; the host copies one piece on while the
@@ -20,7 +18,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Copies to the host on a stream of their own. Neither the compute stream nor the thread that
 /// gives it work waits for them, so their source must not be changed before they have ended.
 pub struct Downloads {
-    stream: Arc<CudaStream>,
+    stream: Arc<Stream>,
     /// Position of the compute stream when the copies began.
     begun: Event,
     pieces: [Piece; 2],
@@ -42,7 +40,7 @@ impl Downloads {
     /// # Errors
     /// Those of the driver.
     pub fn new(device: &Cuda) -> Result<Self, Error> {
-        let stream = device.context().new_stream().during("making a stream")?;
+        let stream = device.new_stream(Priority::Ordinary)?;
         let piece = || {
             let host = PageLocked::zeros(device, PIECE_BYTES)?;
             Ok::<_, Error>(Piece { host, arrived: Event::new(device)? })
@@ -70,7 +68,6 @@ impl Downloads {
     pub fn read<E: Element>(&mut self, from: View<'_, E>, to: &mut [u8]) -> Result<(), Error> {
         assert_eq!(to.len(), from.len() * size_of::<E>(), "as many bytes in both");
         let elements_max = PIECE_BYTES / size_of::<E>();
-        self.device.bind()?;
         let mut arriving: Option<Arriving> = None;
         for (number, first) in (0..from.len()).step_by(elements_max).enumerate() {
             let elements = first..from.len().min(first + elements_max);
@@ -90,7 +87,8 @@ impl Downloads {
     fn start<E: Element>(&mut self, piece: usize, from: View<'_, E>) -> Result<(), Error> {
         let Piece { host, arrived } = &mut self.pieces[piece];
         let bytes = from.len() * size_of::<E>();
-        memory::copy_bytes_to_host(&self.stream, from, &mut host.elements()[..bytes])?;
+        let host = &mut host.elements()[..bytes];
+        memory::copy_bytes_to_host(&self.device, &self.stream, from, host)?;
         arrived.record(&self.stream)
     }
 

@@ -1,13 +1,12 @@
 //! The error type of everything that uses CUDA.
 
+use std::ffi::c_int;
 use std::fmt;
 use std::path::PathBuf;
 
-use cudarc::driver::result::DriverError;
 use cudarc::driver::sys::CUresult;
 
-use super::search::PATH_VARIABLE;
-use super::{ComputeCapability, CudaVersion};
+use super::{ComputeCapability, Searched, Version};
 
 /// Missing or failed component, by what the user can do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,18 +23,16 @@ pub enum Error {
     },
     /// The driver does not know what this program uses.
     #[error(
-        "{}: expected a driver for CUDA {needed} or newer, found one for CUDA {found}; install a \
-         newer driver", path.display()
+        "expected a driver for CUDA {needed} or newer, found one for CUDA {found}; install a newer \
+         driver"
     )]
     DriverTooOld {
-        /// The driver's library.
-        path: PathBuf,
-        /// The newest CUDA that it can run.
-        found: CudaVersion,
-        /// The oldest that is enough.
-        needed: CudaVersion,
+        /// The oldest CUDA that is enough.
+        needed: Version,
+        /// The newest CUDA that each copy can run, and its file.
+        found: String,
     },
-    /// A library other than the driver is not installed, or cannot be loaded.
+    /// A library other than the driver is not installed, or no copy of it can be used.
     #[error("{library} is missing: {searched}; {install}")]
     LibraryMissing {
         /// Its name, as in `NVRTC`.
@@ -45,54 +42,17 @@ pub enum Error {
         /// Hint for installing it.
         install: &'static str,
     },
-    /// A library lacks functions of a later version.
-    #[error(
-        "{}: expected {library} {needed} or newer, found {found}; {install}", path.display()
-    )]
+    /// Every copy of a library is too old.
+    #[error("expected {library} {needed} or newer, found {found}; {install}")]
     LibraryTooOld {
         /// Its name, as in `cuDNN`.
         library: &'static str,
-        /// Its file.
-        path: PathBuf,
-        /// Its version.
+        /// The oldest version that is enough.
+        needed: Version,
+        /// Version and file of each copy.
         found: String,
-        /// The oldest that is enough.
-        needed: String,
         /// Hint for installing another.
         install: &'static str,
-    },
-    /// A library is older or newer than what this program was written for, or is another one.
-    #[error(
-        "{}: expected a function {symbol}, which this {library} (version {}) does not have; \
-         install another version", path.display(), version.as_deref().unwrap_or("unknown")
-    )]
-    SymbolMissing {
-        /// Name of the library.
-        library: &'static str,
-        /// Its file.
-        path: PathBuf,
-        /// Its version, if it reports one.
-        version: Option<String>,
-        /// The first function that is missing.
-        symbol: String,
-    },
-    /// The dynamic loader would call another copy of a library than the one that was chosen.
-    #[error(
-        "{}: this {library} was chosen, but the dynamic loader finds {} first; put a folder with a \
-         link `{link}` to the chosen one at the front of LD_LIBRARY_PATH, or remove the other one \
-         from the loader's folders",
-        path.display(),
-        other.as_ref().map_or("another one".into(), |other| other.display().to_string())
-    )]
-    Shadowed {
-        /// Name of the library.
-        library: &'static str,
-        /// The file that was chosen.
-        path: PathBuf,
-        /// The file that the loader finds, if it reports one.
-        other: Option<PathBuf>,
-        /// The name that the loader looks for first.
-        link: &'static str,
     },
     /// There is a driver, but no device that it may use.
     #[error(
@@ -169,7 +129,7 @@ pub enum Error {
         text: String,
     },
     /// A library cannot compute this on this device.
-    #[error("{library} has no plan for {what}: {reason}; use {instead}")]
+    #[error("{library} has no plan for {what}: {reason}; {hint}")]
     NoPlan {
         /// Its name and version, as in `cuDNN 9.28.1`.
         library: String,
@@ -177,8 +137,8 @@ pub enum Error {
         what: String,
         /// The library's reason.
         reason: String,
-        /// The alternative that computes it.
-        instead: &'static str,
+        /// What the user can do.
+        hint: &'static str,
     },
     /// A library does not start: something of its installation is broken, such as a missing part of
     /// it, or the memory does not suffice.
@@ -226,8 +186,8 @@ pub enum Error {
 
 impl Error {
     /// Error of the driver about a kernel.
-    pub(super) fn kernel(kernel: &str, doing: &'static str, error: DriverError) -> Self {
-        Self::Kernel { kernel: kernel.to_owned(), doing, status: error.into() }
+    pub(super) fn kernel(kernel: &str, doing: &'static str, status: DriverStatus) -> Self {
+        Self::Kernel { kernel: kernel.to_owned(), doing, status }
     }
 
     /// Returns whether the machine is at fault, such as a missing library, too little memory or a
@@ -241,11 +201,11 @@ impl Error {
     }
 
     /// Error of the driver about an allocation.
-    pub(super) fn out_of_memory(bytes: usize, free: Option<u64>, error: DriverError) -> Self {
-        match error.0 {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::OutOfMemory { bytes, free },
-            _ => Self::Driver { doing: "allocating memory", status: error.into() },
+    pub(super) fn out_of_memory(bytes: usize, free: Option<u64>, status: DriverStatus) -> Self {
+        if status.number == CUresult::CUDA_ERROR_OUT_OF_MEMORY as c_int {
+            return Self::OutOfMemory { bytes, free };
         }
+        Self::Driver { doing: "allocating memory", status }
     }
 }
 
@@ -257,19 +217,21 @@ pub(super) trait DriverCall<T> {
     fn at_startup(self, doing: &'static str) -> Result<T, Error>;
 }
 
-impl<T> DriverCall<T> for Result<T, DriverError> {
+impl<T> DriverCall<T> for Result<T, DriverStatus> {
     fn during(self, doing: &'static str) -> Result<T, Error> {
-        self.map_err(|error| Error::Driver { doing, status: error.into() })
+        self.map_err(|status| Error::Driver { doing, status })
     }
 
     fn at_startup(self, doing: &'static str) -> Result<T, Error> {
-        self.map_err(|error| Error::Startup { doing, status: error.into() })
+        self.map_err(|status| Error::Startup { doing, status })
     }
 }
 
 /// An error of the driver, as it describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverStatus {
+    /// `CUresult`.
+    pub number: c_int,
     /// Its name, as in `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub name: String,
     /// Its description.
@@ -277,106 +239,31 @@ pub struct DriverStatus {
 }
 
 /// Errors of the driver that name a fault of the machine.
-const OF_MACHINE: [&str; 14] = [
-    "CUDA_ERROR_CONTAINED",
-    "CUDA_ERROR_DEVICE_NOT_LICENSED",
-    "CUDA_ERROR_DEVICE_UNAVAILABLE",
-    "CUDA_ERROR_ECC_UNCORRECTABLE",
-    "CUDA_ERROR_EXTERNAL_DEVICE",
-    "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    "CUDA_ERROR_NO_BINARY_FOR_GPU",
-    "CUDA_ERROR_NO_DEVICE",
-    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
-    "CUDA_ERROR_OPERATING_SYSTEM",
-    "CUDA_ERROR_OUT_OF_MEMORY",
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-    "CUDA_ERROR_SYSTEM_NOT_READY",
-    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+const OF_MACHINE: [CUresult; 14] = [
+    CUresult::CUDA_ERROR_CONTAINED,
+    CUresult::CUDA_ERROR_DEVICE_NOT_LICENSED,
+    CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+    CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_EXTERNAL_DEVICE,
+    CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+    CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+    CUresult::CUDA_ERROR_NO_DEVICE,
+    CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_OPERATING_SYSTEM,
+    CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+    CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+    CUresult::CUDA_ERROR_SYSTEM_NOT_READY,
+    CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
 ];
 
 impl DriverStatus {
     fn is_of_machine(&self) -> bool {
-        OF_MACHINE.contains(&self.name.as_str())
-    }
-}
-
-impl From<DriverError> for DriverStatus {
-    /// The driver's library is open: the error came from it.
-    fn from(error: DriverError) -> Self {
-        let meaning = error.error_string().map(|text| text.to_string_lossy().into_owned());
-        Self {
-            name: format!("{:?}", error.0),
-            meaning: meaning.unwrap_or_else(|_| "unknown to the driver".to_owned()),
-        }
+        OF_MACHINE.iter().any(|known| *known as c_int == self.number)
     }
 }
 
 impl fmt::Display for DriverStatus {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} ({})", self.name, self.meaning)
-    }
-}
-
-/// Places where a library was not found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Searched {
-    /// The names of its file, best first.
-    pub file_names: Vec<String>,
-    /// The dynamic loader was asked for these names.
-    pub asked_loader: bool,
-    /// The folders.
-    pub folders: Vec<PathBuf>,
-    /// Files of these names that could not be loaded.
-    pub rejected: Vec<Rejected>,
-}
-
-/// A file that could not be loaded as a library.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// The file; only its name where the dynamic loader found it.
-    pub path: PathBuf,
-    /// The dynamic loader's message.
-    pub reason: String,
-}
-
-impl fmt::Display for Searched {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.file_names.join(" or ");
-        let folders: Vec<_> = self.folders.iter().map(|f| f.display().to_string()).collect();
-        let folders = if folders.is_empty() { "no folder".into() } else { folders.join(", ") };
-        if self.asked_loader {
-            write!(formatter, "looked for {names} by the dynamic loader and in {folders}")?;
-        } else {
-            write!(formatter, "looked for {names} in {folders} ({PATH_VARIABLE}) only")?;
-        }
-        for Rejected { path, reason } in &self.rejected {
-            write!(formatter, ", where {} cannot be loaded ({reason})", path.display())?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn searched(asked_loader: bool) -> Searched {
-        Searched {
-            file_names: vec!["libx.so.2".into(), "libx.so.1".into()],
-            asked_loader,
-            folders: vec!["/a".into(), "/b".into()],
-            rejected: vec![Rejected { path: "/a/libx.so.1".into(), reason: "too short".into() }],
-        }
-    }
-
-    #[test]
-    fn a_search_is_told_in_one_sentence() {
-        assert_eq!(
-            searched(true).to_string(),
-            "looked for libx.so.2 or libx.so.1 by the dynamic loader and in /a, /b, \
-             where /a/libx.so.1 cannot be loaded (too short)"
-        );
-        let only = searched(false).to_string();
-        assert!(only.contains("in /a, /b (YARDSTICK_CUDA_PATH) only"), "{only}");
     }
 }

@@ -1,31 +1,33 @@
 //! Points in the order of a stream.
 #![allow(unsafe_code)] // calls the driver
 
-use cudarc::driver::sys::{CUevent, CUevent_flags, CUresult};
-use cudarc::driver::{CudaEvent, CudaStream};
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
 
-use super::Error;
-use super::Libraries;
+use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUresult};
+
+use super::context::Context;
 use super::device::Cuda;
-use super::error::DriverCall;
-
-/// cudarc calls the function that replaced it in CUDA 12.8, which older drivers lack.
-pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
-
-/// The function of the driver, which is open.
-pub(super) fn elapsed_time(libraries: &Libraries) -> Result<ElapsedTime, Error> {
-    let driver = libraries.driver().expect("it was opened");
-    // SAFETY: the type is that of this name.
-    unsafe { driver.function("cuEventElapsedTime") }
-}
+use super::driver::{Driver, Status};
+use super::error::{DriverCall, DriverStatus};
+use super::{Error, Stream};
 
 /// A point in the order of a stream: everything that was started on it before. It can be recorded
 /// again.
 #[derive(Debug)]
 pub struct Event {
-    event: CudaEvent,
-    device: Cuda,
+    handle: CUevent,
+    context: Arc<Context>,
 }
+
+// SAFETY: an event belongs to no thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; the driver's functions may be called by several threads at a time.
+unsafe impl Sync for Event {}
+
+/// Status of a query for a point that the device has not passed.
+const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
 
 impl Event {
     /// An event that measures time, not recorded yet.
@@ -33,17 +35,23 @@ impl Event {
     /// # Errors
     /// Those of the driver.
     pub fn new(device: &Cuda) -> Result<Self, Error> {
-        let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
-        let event = device.context().new_event(flags).during("making an event")?;
-        Ok(Self { event, device: device.clone() })
+        let context = device.context();
+        let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
+        let mut handle = ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        let made = context.call(|driver| unsafe { (driver.cuEventCreate)(&raw mut handle, flags) });
+        made.during("making an event")?;
+        Ok(Self { handle, context: Arc::clone(context) })
     }
 
     /// Moves the point to the end of what the stream was given so far.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn record(&self, stream: &CudaStream) -> Result<(), Error> {
-        self.event.record(stream).during("recording an event")
+    pub fn record(&self, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: both are alive.
+        self.call(|driver| unsafe { (driver.cuEventRecord)(self.handle, stream.handle) })
+            .during("recording an event")
     }
 
     /// Blocks the host until the device has passed the point; at once if it was never recorded.
@@ -51,7 +59,9 @@ impl Event {
     /// # Errors
     /// Those of the work before.
     pub fn wait(&self) -> Result<(), Error> {
-        self.event.synchronize().during("waiting for an event")
+        // SAFETY: this owns the event.
+        self.call(|driver| unsafe { (driver.cuEventSynchronize)(self.handle) })
+            .during("waiting for an event")
     }
 
     /// Returns whether the device has passed the point.
@@ -59,15 +69,22 @@ impl Event {
     /// # Errors
     /// Those of the work before.
     pub fn is_complete(&self) -> Result<bool, Error> {
-        self.event.try_is_complete().during("looking at an event")
+        // SAFETY: this owns the event.
+        match self.call(|driver| unsafe { (driver.cuEventQuery)(self.handle) }) {
+            Err(status) if status.number == NOT_READY => Ok(false),
+            queried => queried.map(|()| true).during("looking at an event"),
+        }
     }
 
     /// Lets later work of a stream wait for the point.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn join(&self, stream: &CudaStream) -> Result<(), Error> {
-        stream.wait(&self.event).during("ordering two streams")
+    pub fn join(&self, stream: &Stream) -> Result<(), Error> {
+        let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
+        // SAFETY: both are alive.
+        self.call(|driver| unsafe { (driver.cuStreamWaitEvent)(stream.handle, self.handle, flags) })
+            .during("ordering two streams")
     }
 
     /// Nanoseconds from this point to a later one; waits for both.
@@ -78,12 +95,22 @@ impl Event {
         self.wait()?;
         later.wait()?;
         let mut elapsed_ms = 0.0_f32;
-        // SAFETY: both events are complete.
-        let status = unsafe {
-            let elapsed_time = self.device.elapsed_time();
-            elapsed_time(&raw mut elapsed_ms, self.event.cu_event(), later.event.cu_event())
+        let elapsed_time = |driver: &Driver| {
+            // SAFETY: both events are complete; it writes one number.
+            unsafe { (driver.cuEventElapsedTime)(&raw mut elapsed_ms, self.handle, later.handle) }
         };
-        status.result().during("reading events")?;
+        self.call(elapsed_time).during("reading events")?;
         Ok((f64::from(elapsed_ms).max(0.0) * 1e6) as u64)
+    }
+
+    fn call(&self, call: impl FnOnce(&Driver) -> Status) -> Result<(), DriverStatus> {
+        self.context.call(call)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: this owns the event, which the driver frees once the device has passed it.
+        let _ = self.call(|driver| unsafe { (driver.cuEventDestroy_v2)(self.handle) });
     }
 }

@@ -1,36 +1,51 @@
 //! Kernels: compiled for a device, and launched with views as arguments.
 #![allow(unsafe_code)] // launches
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_int, c_void};
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::result;
-use cudarc::driver::sys::CUfunction_attribute;
-use cudarc::driver::{CudaFunction, CudaModule};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 
 use super::Error;
 use super::cubin_cache;
 use super::device::Cuda;
+use super::driver::Driver;
 use super::nvrtc::Source;
 use crate::{Element, View, ViewMut};
 
 /// The kernels of one source, compiled for a device and loaded.
+#[derive(Debug)]
 pub struct Module {
-    module: Arc<CudaModule>,
+    loaded: Arc<Loaded>,
+}
+
+/// Machine code in a device, until this is dropped.
+struct Loaded {
+    handle: CUmodule,
     device: Cuda,
 }
 
 /// A kernel that can be launched.
 #[derive(Clone)]
 pub struct Kernel {
-    function: CudaFunction,
+    function: CUfunction,
     name: &'static str,
-    device: Cuda,
+    /// Has the function.
+    module: Arc<Loaded>,
     /// Dynamic shared memory of a block.
     shared_bytes: u32,
 }
+
+// SAFETY: a module belongs to no thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above; the driver's functions may be called by several threads at a time.
+unsafe impl Sync for Loaded {}
+// SAFETY: as above, for a function of a module.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
 
 /// Blocks, and threads of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,19 +86,34 @@ impl Module {
     pub fn load(device: &Cuda, source: &Source<'_>) -> Result<Self, Error> {
         let architecture = device.properties().compute_capability.architecture();
         let cubin = cubin_cache::get_or_compile(source, &architecture)?;
-        let module = device.context().load_module(Ptx::from_binary(cubin));
-        let module = module.map_err(|error| Error::kernel(source.name, "loading", error))?;
-        Ok(Self { module, device: device.clone() })
+        let mut handle = ptr::null_mut();
+        let load = |driver: &Driver| {
+            // SAFETY: it reads a whole image, and writes one pointer.
+            unsafe { (driver.cuModuleLoadData)(&raw mut handle, cubin.as_ptr().cast()) }
+        };
+        let loaded = device.context().call(load);
+        loaded.map_err(|status| Error::kernel(source.name, "loading", status))?;
+        Ok(Self { loaded: Arc::new(Loaded { handle, device: device.clone() }) })
     }
 
     /// A kernel by its name.
     ///
     /// # Errors
     /// Fails if there is none.
+    ///
+    /// # Panics
+    /// Panics if the name has a zero byte.
     pub fn kernel(&self, name: &'static str) -> Result<Kernel, Error> {
-        let function = self.module.load_function(name);
-        let function = function.map_err(|error| Error::kernel(name, "finding", error))?;
-        Ok(Kernel { function, name, device: self.device.clone(), shared_bytes: 0 })
+        let Loaded { handle, device } = &*self.loaded;
+        let text = CString::new(name).expect("a name without a zero byte");
+        let mut function = ptr::null_mut();
+        let find = |driver: &Driver| {
+            // SAFETY: the name ends with a zero; it writes one pointer.
+            unsafe { (driver.cuModuleGetFunction)(&raw mut function, *handle, text.as_ptr()) }
+        };
+        let found = device.context().call(find);
+        found.map_err(|status| Error::kernel(name, "finding", status))?;
+        Ok(Kernel { function, name, module: Arc::clone(&self.loaded), shared_bytes: 0 })
     }
 }
 
@@ -95,9 +125,13 @@ impl Kernel {
     /// Fails if the device has less.
     pub fn with_dynamic_shared(mut self, bytes: u32) -> Result<Self, Error> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        self.device.bind()?;
-        let set = self.function.set_attribute(attribute, bytes.cast_signed());
-        set.map_err(|error| Error::kernel(self.name, "giving shared memory to", error))?;
+        let set = |driver: &Driver| {
+            let attribute = attribute as c_int;
+            // SAFETY: the module has the function.
+            unsafe { (driver.cuFuncSetAttribute)(self.function, attribute, bytes.cast_signed()) }
+        };
+        let set = self.module.device.context().call(set);
+        set.map_err(|status| Error::kernel(self.name, "giving shared memory to", status))?;
         self.shared_bytes = bytes;
         Ok(self)
     }
@@ -183,35 +217,51 @@ impl Launch<'_> {
     /// Those of the driver.
     pub unsafe fn run(mut self) -> Result<(), Error> {
         let Self { kernel, grid, .. } = self;
-        kernel.device.bind()?;
-        let mut pointers = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
+        let mut pointers = [ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
         for (pointer, argument) in pointers.iter_mut().zip(&mut self.arguments) {
-            *pointer = std::ptr::from_mut(argument).cast();
+            *pointer = ptr::from_mut(argument).cast();
         }
         let [x, y, z] = grid.blocks;
-        // SAFETY: as this function; the driver copies the arguments before it returns.
-        let launched = unsafe {
-            result::launch_kernel(
-                kernel.function.cu_function(),
-                (x, y, z),
-                (grid.threads, 1, 1),
-                kernel.shared_bytes,
-                kernel.device.compute().cu_stream(),
-                &mut pointers[..self.count],
-            )
+        let device = &kernel.module.device;
+        let launch = |driver: &Driver| {
+            // SAFETY: as this function; the driver copies the arguments before it returns.
+            unsafe {
+                (driver.cuLaunchKernel)(
+                    kernel.function,
+                    x,
+                    y,
+                    z,
+                    grid.threads,
+                    1,
+                    1,
+                    kernel.shared_bytes,
+                    device.compute().handle,
+                    pointers.as_mut_ptr(),
+                    ptr::null_mut(),
+                )
+            }
         };
-        launched.map_err(|error| Error::kernel(kernel.name, "launching", error))
+        let launched = device.context().call(launch);
+        launched.map_err(|status| Error::kernel(kernel.name, "launching", status))
     }
 }
 
-impl fmt::Debug for Module {
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: this owns the module, and every kernel of it keeps this.
+        let unload = |driver: &Driver| unsafe { (driver.cuModuleUnload)(self.handle) };
+        let _ = self.device.context().call(unload);
+    }
+}
+
+impl fmt::Debug for Loaded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Module(on {:?})", self.device)
+        write!(formatter, "Loaded(on {:?})", self.device)
     }
 }
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Kernel({} on {:?})", self.name, self.device)
+        write!(formatter, "Kernel({} on {:?})", self.name, self.module.device)
     }
 }

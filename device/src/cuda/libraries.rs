@@ -1,18 +1,23 @@
 //! CUDA's libraries in this process, each opened once, when it is first required.
 #![allow(unsafe_code)] // calls cuInit
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{CUresult, cuInit};
+use cudarc::driver::sys::CUresult;
 
+use super::cublaslt::CublasLt;
+use super::driver::Driver;
 use super::error::DriverCall;
-use super::library::{Library, file_of, open_file};
+use super::function_table::FunctionTable;
+use super::library::{Library, Opened};
+use super::nccl::Nccl;
+use super::nvrtc::Nvrtc;
 use super::search::Search;
 use super::versions::kernel_module;
 use super::wanted::{self, Wanted};
-use super::{Error, Rejected, Searched, Versions};
+use super::{Error, Version, Versions, cudnn};
 
 /// The libraries that something needs, as in `Required { nccl: true, ..Required::TRAINING }`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,15 +50,15 @@ impl Required {
 #[derive(Debug)]
 pub struct Libraries {
     search: OnceLock<Search>,
-    driver: Slot,
+    driver: Slot<Driver>,
     initialization: OnceLock<Result<(), Error>>,
-    nvrtc: Slot,
-    cublaslt: Slot,
-    nccl: Slot,
-    cudnn: Slot,
+    nvrtc: Slot<Nvrtc>,
+    cublaslt: Slot<CublasLt>,
+    nccl: Slot<Nccl>,
+    cudnn: Slot<cudnn::Functions>,
 }
 
-type Slot = OnceLock<Result<Library, Error>>;
+type Slot<F> = OnceLock<Result<Opened<F>, Error>>;
 
 static LIBRARIES: Libraries = Libraries {
     search: OnceLock::new(),
@@ -66,31 +71,30 @@ static LIBRARIES: Libraries = Libraries {
 };
 
 impl Libraries {
-    /// Finds and opens what is required, unless it is open; checks that every function is there
-    /// and that cudarc will call the same copy; initializes the driver.
+    /// Finds and opens what is required, unless it is open; looks every function up; initializes
+    /// the driver.
     ///
     /// The result of the first search stays, and so does an error.
     ///
     /// # Errors
     /// Returns a sentence on what is missing, where it was looked for, and what to do.
     pub fn open(required: &Required) -> Result<&'static Self, Error> {
-        let libraries = &LIBRARIES;
         if required.driver {
-            libraries.initialize()?;
+            Self::open_driver()?;
         }
         if required.nvrtc {
-            libraries.require_nvrtc()?;
+            Self::open_nvrtc()?;
         }
         if required.cublaslt {
-            libraries.require(&libraries.cublaslt, &wanted::CUBLASLT)?;
+            Self::open_cublaslt()?;
         }
         if required.nccl {
-            libraries.require(&libraries.nccl, &wanted::NCCL)?;
+            Self::open_nccl()?;
         }
         if required.cudnn {
-            libraries.require(&libraries.cudnn, &wanted::CUDNN)?;
+            Self::open_cudnn()?;
         }
-        Ok(libraries)
+        Ok(&LIBRARIES)
     }
 
     /// Libraries of this process, some of which may be open.
@@ -98,10 +102,10 @@ impl Libraries {
         &LIBRARIES
     }
 
-    /// Candidates for another library of this file name, in this order: a name without a slash is
-    /// for the dynamic loader.
-    pub fn candidates(&self, file_name: &str) -> Vec<PathBuf> {
-        self.search().candidates(file_name)
+    /// Candidates for another library of the driver, of this file name, in this order: a name
+    /// without a slash is for the dynamic loader.
+    pub fn candidates_of_driver(&self, file_name: &str) -> Vec<PathBuf> {
+        self.search().driver.candidates(file_name)
     }
 
     /// The driver, if it was opened.
@@ -131,26 +135,42 @@ impl Libraries {
 
     /// Versions of what is open by now.
     pub fn versions(&self) -> Versions {
-        let version = |slot| opened(slot).and_then(Library::version).map(str::to_owned);
+        let text = |library: &Library| Some(library.version()?.to_string());
         Versions {
-            cuda_driver: version(&self.driver),
+            cuda_driver: self.driver().and_then(text),
             kernel_module: kernel_module(),
-            nvrtc: version(&self.nvrtc),
-            cublaslt: version(&self.cublaslt),
-            nccl: version(&self.nccl),
-            cudnn: version(&self.cudnn),
+            nvrtc: self.nvrtc().and_then(text),
+            cublaslt: self.cublaslt().and_then(text),
+            nccl: self.nccl().and_then(text),
+            cudnn: self.cudnn().and_then(text),
         }
     }
 
     /// The driver, initialized.
-    pub(super) fn open_driver() -> Result<&'static Library, Error> {
-        LIBRARIES.initialize()?;
-        LIBRARIES.require_driver()
+    pub(super) fn open_driver() -> Result<&'static Opened<Driver>, Error> {
+        let driver = LIBRARIES.require_driver()?;
+        LIBRARIES.initialization.get_or_init(|| initialize(driver)).clone()?;
+        Ok(driver)
     }
 
     /// NVRTC.
-    pub(super) fn open_nvrtc() -> Result<&'static Library, Error> {
-        LIBRARIES.require_nvrtc()
+    pub(super) fn open_nvrtc() -> Result<&'static Opened<Nvrtc>, Error> {
+        LIBRARIES.require(&LIBRARIES.nvrtc, &wanted::NVRTC)
+    }
+
+    /// cuBLASLt.
+    pub(super) fn open_cublaslt() -> Result<&'static Opened<CublasLt>, Error> {
+        LIBRARIES.require(&LIBRARIES.cublaslt, &wanted::CUBLASLT)
+    }
+
+    /// NCCL.
+    pub(super) fn open_nccl() -> Result<&'static Opened<Nccl>, Error> {
+        LIBRARIES.require(&LIBRARIES.nccl, &wanted::NCCL)
+    }
+
+    /// cuDNN.
+    pub(super) fn open_cudnn() -> Result<&'static Opened<cudnn::Functions>, Error> {
+        LIBRARIES.require(&LIBRARIES.cudnn, &wanted::CUDNN)
     }
 
     fn search(&self) -> &Search {
@@ -158,91 +178,38 @@ impl Libraries {
     }
 
     /// Needs no device.
-    fn require_driver(&self) -> Result<&Library, Error> {
-        let open = || open_checked(&wanted::DRIVER, self.search(), None);
+    fn require_driver(&self) -> Result<&Opened<Driver>, Error> {
+        let open = || Opened::find(&wanted::DRIVER, &self.search().driver, None);
         self.driver.get_or_init(open).as_ref().map_err(Error::clone)
     }
 
-    fn require_nvrtc(&self) -> Result<&Library, Error> {
+    /// A library other than the driver: one that the driver can run, if that is open.
+    fn require<'a, F: FunctionTable>(
+        &'a self,
+        slot: &'a Slot<F>,
+        wanted: &Wanted,
+    ) -> Result<&'a Opened<F>, Error> {
         let open = || {
-            let library = self.open_one(&wanted::NVRTC)?;
-            open_builtins(&library)?;
-            Ok(library)
+            let cuda = self.driver().and_then(Library::version);
+            let cuda_major = cuda.map(|Version { major, .. }| major);
+            Opened::find(wanted, &self.search().others, cuda_major)
         };
-        self.nvrtc.get_or_init(open).as_ref().map_err(Error::clone)
-    }
-
-    fn require<'a>(&'a self, slot: &'a Slot, wanted: &Wanted) -> Result<&'a Library, Error> {
-        slot.get_or_init(|| self.open_one(wanted)).as_ref().map_err(Error::clone)
-    }
-
-    /// A library other than the driver: one that the driver can run, if there is a driver.
-    fn open_one(&self, wanted: &Wanted) -> Result<Library, Error> {
-        let driver = self.require_driver().ok();
-        let cuda = driver.and_then(wanted::driver_version).map(|version| version.major);
-        open_checked(wanted, self.search(), cuda)
-    }
-
-    fn initialize(&self) -> Result<(), Error> {
-        let initialize = || {
-            let driver = self.require_driver()?;
-            let no_flags: c_uint = 0;
-            // SAFETY: it has no conditions.
-            match unsafe { cuInit(no_flags) } {
-                CUresult::CUDA_ERROR_NO_DEVICE => {
-                    Err(Error::NoDevice { path: driver.path().to_owned() })
-                }
-                status => status.result().at_startup("initializing the CUDA driver"),
-            }
-        };
-        self.initialization.get_or_init(initialize).clone()
+        slot.get_or_init(open).as_ref().map_err(Error::clone)
     }
 }
 
-fn opened(slot: &Slot) -> Option<&Library> {
-    slot.get()?.as_ref().ok()
+fn opened<F>(slot: &Slot<F>) -> Option<&Library> {
+    Some(&slot.get()?.as_ref().ok()?.library)
 }
 
-/// Opens a library and makes sure that cudarc, which opens it again by its name, gets the same one.
-fn open_checked(wanted: &Wanted, search: &Search, cuda: Option<u32>) -> Result<Library, Error> {
-    let library = Library::open(wanted, search, cuda)?;
-    let Some(cudarc_address) = wanted.cudarc_address else {
-        return Ok(library);
-    };
-    let symbol = wanted.symbols[0];
-    let cudarc = cudarc_address(symbol);
-    if cudarc == library.address(symbol) {
-        return Ok(library);
-    }
-    Err(Error::Shadowed {
-        library: wanted.name,
-        path: library.path().to_owned(),
-        other: cudarc.and_then(file_of),
-        link: wanted.stem,
-    })
-}
-
-/// NVRTC opens a second library by its name, which the dynamic loader finds if it is open already
-/// or in its folders: it is not where NVRTC was found by path.
-fn open_builtins(nvrtc: &Library) -> Result<(), Error> {
-    let (Some(folder), Some(version)) = (nvrtc.path().parent(), nvrtc.version()) else {
-        return Ok(());
-    };
-    let file_name = format!("libnvrtc-builtins.so.{version}");
-    let path = folder.join(&file_name);
-    if !path.is_file() {
-        return Ok(());
-    }
-    match open_file(&path) {
-        Ok(handle) => {
-            let _open_for_the_life_of_the_process = handle.into_raw();
-            Ok(())
+fn initialize(driver: &Opened<Driver>) -> Result<(), Error> {
+    let Opened { library, functions } = driver;
+    let no_flags: c_uint = 0;
+    // SAFETY: it has no conditions.
+    match functions.check(unsafe { (functions.cuInit)(no_flags) }) {
+        Err(status) if status.number == CUresult::CUDA_ERROR_NO_DEVICE as c_int => {
+            Err(Error::NoDevice { path: library.path().to_owned() })
         }
-        Err(reason) => Err(wanted::NVRTC.missing(Searched {
-            file_names: vec![file_name],
-            asked_loader: true,
-            folders: vec![folder.to_owned()],
-            rejected: vec![Rejected { path, reason }],
-        })),
+        initialized => initialized.at_startup("initializing the CUDA driver"),
     }
 }

@@ -6,56 +6,119 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
-use super::search::Search;
+use super::function_table::FunctionTable;
+use super::search::Places;
 use super::wanted::Wanted;
-use super::{Error, Rejected, Searched};
+use super::{Error, Fault, Rejected, Searched, Version};
 
-/// An open library that has every function that is needed.
+/// An open library.
 pub struct Library {
     name: &'static str,
     handle: Handle,
     path: PathBuf,
-    version: Option<String>,
+    version: Option<Version>,
+    /// Open for as long as the library.
+    parts: Vec<Handle>,
+    /// Copies that were tried before.
+    rejected: Vec<Rejected>,
 }
 
-impl Library {
-    /// Opens the newest that there is. `cuda_major` is what the driver can run, if there is one.
-    pub(super) fn open(
+/// An open library that can be used, and its functions.
+#[derive(Debug)]
+pub(super) struct Opened<F> {
+    pub(super) library: Library,
+    pub(super) functions: F,
+}
+
+impl<F: FunctionTable> Opened<F> {
+    /// Opens the first copy that can be used, of the newest that there is. `cuda_major` is what the
+    /// driver can run, if there is one.
+    pub(super) fn find(
         wanted: &Wanted,
-        search: &Search,
+        places: &Places,
         cuda_major: Option<u32>,
     ) -> Result<Self, Error> {
         let file_names = wanted.file_names(cuda_major);
-        let mut rejected = Vec::new();
-        for file_name in &file_names {
-            for candidate in search.candidates(file_name) {
-                match open_file(&candidate) {
-                    Ok(handle) => return Self::check(wanted, handle, &candidate),
-                    Err(reason) if is_absence(&reason, file_name) => {}
-                    Err(reason) => rejected.push(Rejected { path: candidate, reason }),
+        let mut rejected: Vec<Rejected> = Vec::new();
+        for candidate in file_names.iter().flat_map(|name| places.candidates(name)) {
+            if rejected.iter().any(|before| is_same_file(&before.path, &candidate)) {
+                continue;
+            }
+            let mut library = match Library::load(wanted, F::NAMES, &candidate) {
+                Ok(library) => library,
+                Err(reason) if is_absence(&reason, &candidate) => continue,
+                Err(reason) => {
+                    let fault = Fault::NotLoadable(reason);
+                    rejected.push(Rejected { path: candidate, fault });
+                    continue;
                 }
+            };
+            let named = (wanted.named_version)(&library);
+            if let Err(reason) = library.require_new_enough(wanted, named) {
+                rejected.push(reason);
+                continue;
+            }
+            match library.check(wanted) {
+                Ok(functions) => {
+                    library.rejected = rejected;
+                    return Ok(Self { library, functions });
+                }
+                Err(reason) => rejected.push(reason),
+            }
+            if wanted.stays {
+                break;
             }
         }
-        let Search { asks_loader: asked_loader, folders } = search.clone();
-        Err(wanted.missing(Searched { file_names, asked_loader, folders, rejected }))
+        let Places { asks_loader: asked_loader, folders } = places.clone();
+        Err(wanted.not_found(Searched { file_names, asked_loader, folders, rejected }))
     }
+}
 
-    fn check(wanted: &Wanted, handle: Handle, candidate: &Path) -> Result<Self, Error> {
-        let mut library =
-            Self { name: wanted.name, handle, path: candidate.to_owned(), version: None };
-        let known = wanted.symbols.iter().find_map(|symbol| library.address(symbol));
+impl Library {
+    /// Opens a file, and calls nothing of it.
+    fn load(wanted: &Wanted, names: &[&str], candidate: &Path) -> Result<Self, String> {
+        let mut library = Self {
+            name: wanted.name,
+            handle: open_file(candidate)?,
+            path: candidate.to_owned(),
+            version: None,
+            parts: Vec::new(),
+            rejected: Vec::new(),
+        };
+        let known = names.iter().find_map(|name| library.address(name));
         // The dynamic loader knows what it opened for a name, and by which of several links.
         if let Some(path) = known.and_then(file_of) {
             library.path = path;
         }
-        library.version = (wanted.version)(&library);
-        (wanted.accept)(&library)?;
-        match wanted.symbols.iter().find(|symbol| library.address(symbol).is_none()) {
-            Some(symbol) => Err(library.lacks(symbol)),
-            None => Ok(library),
+        Ok(library)
+    }
+
+    /// Opens its parts, and looks the functions up if it is new enough.
+    fn check<F: FunctionTable>(&mut self, wanted: &Wanted) -> Result<F, Rejected> {
+        for path in (wanted.parts)(self) {
+            let part = open_file(&path);
+            let part =
+                part.map_err(|reason| Rejected { path, fault: Fault::NotLoadable(reason) })?;
+            self.parts.push(part);
         }
+        self.version = (wanted.version)(self);
+        self.require_new_enough(wanted, self.version)?;
+        F::find(self).map_err(|fault| self.rejected_for(fault))
+    }
+
+    fn require_new_enough(&self, wanted: &Wanted, found: Option<Version>) -> Result<(), Rejected> {
+        match (found, wanted.oldest) {
+            (Some(found), Some(needed)) if found < needed => {
+                Err(self.rejected_for(Fault::TooOld { found, needed }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn rejected_for(&self, fault: Fault) -> Rejected {
+        Rejected { path: self.path.clone(), fault }
     }
 
     /// Its name, as in `cuBLASLt`.
@@ -69,54 +132,52 @@ impl Library {
     }
 
     /// Version that the library reports.
-    pub fn version(&self) -> Option<&str> {
-        self.version.as_deref()
+    pub fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// Its version for a sentence, as in `12.4` or `of unknown version`.
+    pub fn version_text(&self) -> String {
+        self.version.map_or("of unknown version".to_owned(), |version| version.to_string())
+    }
+
+    /// Copies of it that were found before, and cannot be used.
+    pub fn rejected(&self) -> &[Rejected] {
+        &self.rejected
     }
 
     /// The function of this name.
     ///
-    /// # Errors
-    /// Fails if the library does not have it.
-    ///
     /// # Safety
-    /// `F` is the type of a pointer to this function. What it returns is valid for the life of the
-    /// process where the library is one of [`Libraries`](super::Libraries).
-    pub unsafe fn function<F: Copy>(&self, name: &str) -> Result<F, Error> {
+    /// `F` is the type of a pointer to this function, which is valid for as long as this.
+    pub(super) unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, Fault> {
         // SAFETY: that the type is the function's is the caller's promise.
         match unsafe { self.handle.get::<F>(name) } {
             Ok(function) => Ok(*function),
-            Err(_) => Err(self.lacks(name)),
+            Err(_) => Err(Fault::FunctionMissing { function: name, version: self.version }),
         }
     }
 
     /// Address of a function.
-    pub(super) fn address(&self, name: &str) -> Option<*const c_void> {
+    fn address(&self, name: &str) -> Option<*const c_void> {
         // SAFETY: nothing is called or read through this pointer.
         let address = unsafe { self.handle.get::<*const c_void>(name) }.ok()?;
         Some(address.as_raw_ptr().cast_const())
-    }
-
-    fn lacks(&self, symbol: &str) -> Error {
-        Error::SymbolMissing {
-            library: self.name,
-            path: self.path.clone(),
-            version: self.version.clone(),
-            symbol: symbol.to_owned(),
-        }
     }
 }
 
 impl fmt::Debug for Library {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let version = self.version.as_deref().unwrap_or("unknown version");
-        write!(formatter, "Library({} {version}, {})", self.name, self.path.display())
+        let Self { name, path, .. } = self;
+        write!(formatter, "Library({name} {}, {})", self.version_text(), path.display())
     }
 }
 
-/// Opens a library for the whole process; the reason as text where that fails.
-pub(super) fn open_file(path: &Path) -> Result<Handle, String> {
+/// Opens a library for itself: one that is rejected must not lend its functions to the next. The
+/// reason as text where that fails.
+fn open_file(path: &Path) -> Result<Handle, String> {
     // SAFETY: it runs the library's initialization, which for NVIDIA's has no conditions.
-    let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     opened.map_err(|error| {
         let reason = std::error::Error::source(&error).map(ToString::to_string);
         reason.unwrap_or_else(|| error.to_string())
@@ -125,13 +186,19 @@ pub(super) fn open_file(path: &Path) -> Result<Handle, String> {
 
 /// Returns whether the dynamic loader found no file of this name, rather than a fault in the file
 /// or in one of its dependencies.
-fn is_absence(reason: &str, file_name: &str) -> bool {
-    let behind = reason.strip_prefix(file_name);
-    behind.is_some_and(|behind| behind.starts_with(": cannot open shared object file"))
+fn is_absence(reason: &str, candidate: &Path) -> bool {
+    let behind = candidate.to_str().and_then(|name| reason.strip_prefix(name));
+    let is_absent = |behind: &str| behind.starts_with(": cannot open shared object file");
+    candidate.is_relative() && behind.is_some_and(is_absent)
+}
+
+/// Returns whether two paths lead to one file.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// The file from which this address was loaded.
-pub(super) fn file_of(address: *const c_void) -> Option<PathBuf> {
+fn file_of(address: *const c_void) -> Option<PathBuf> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address, and writes to `found` only.
     let success = unsafe { libc::dladdr(address, found.as_mut_ptr()) } != 0;
@@ -148,29 +215,41 @@ pub(super) fn file_of(address: *const c_void) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::cublaslt::CublasLt;
+    use crate::cuda::driver::Driver;
+    use crate::cuda::function_table::function_table;
+    use crate::cuda::nvrtc::Nvrtc;
     use crate::cuda::wanted;
     use std::process::Command;
 
     /// A folder with a library that has the functions of this C text.
     fn planted(file_name: &str, text: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let source = folder.path().join("source.c");
-        std::fs::write(&source, text).unwrap();
-        let library = folder.path().join(file_name);
-        let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-o"]).arg(library).arg(source);
-        assert!(cc.status().unwrap().success());
+        plant(folder.path(), file_name, text);
         folder
     }
 
-    fn only_in(folders: &[&Path]) -> Search {
+    fn plant(folder: &Path, file_name: &str, text: &str) {
+        let source = folder.join("source.c");
+        std::fs::write(&source, text).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-o"]).arg(folder.join(file_name)).arg(source);
+        assert!(cc.status().unwrap().success());
+    }
+
+    fn only_in(folders: &[&Path]) -> Places {
         let folders = folders.iter().map(|folder| folder.to_path_buf()).collect();
-        Search { asks_loader: false, folders }
+        Places { asks_loader: false, folders }
+    }
+
+    fn nvrtc_in(folders: &[&Path], cuda_major: Option<u32>) -> Result<Library, Error> {
+        let opened = Opened::<Nvrtc>::find(&wanted::NVRTC, &only_in(folders), cuda_major);
+        opened.map(|opened| opened.library)
     }
 
     /// C source of every function that NVRTC must have, with version 12.4.
     fn nvrtc_text() -> String {
-        let functions = wanted::NVRTC.symbols.iter().filter(|name| **name != "nvrtcVersion");
+        let functions = Nvrtc::NAMES.iter();
         let others: String = functions.map(|name| format!("void {name}(void) {{}}\n")).collect();
         others + "int nvrtcVersion(int *major, int *minor) { *major = 12; *minor = 4; return 0; }\n"
     }
@@ -178,8 +257,8 @@ mod tests {
     #[test]
     fn a_library_that_has_all_functions_is_opened_and_tells_its_version() {
         let folder = planted("libnvrtc.so.12", &nvrtc_text());
-        let library = Library::open(&wanted::NVRTC, &only_in(&[folder.path()]), Some(13)).unwrap();
-        assert_eq!(library.version(), Some("12.4"));
+        let library = nvrtc_in(&[folder.path()], Some(13)).unwrap();
+        assert_eq!(library.version().unwrap().to_string(), "12.4");
         assert_eq!(library.path(), folder.path().join("libnvrtc.so.12"));
     }
 
@@ -188,34 +267,79 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("libcuda.so.1");
         std::fs::write(&file, "").unwrap();
-        let error = Library::open(&wanted::DRIVER, &only_in(&[folder.path()]), None).unwrap_err();
+        let places = only_in(&[folder.path()]);
+        let error = Opened::<Driver>::find(&wanted::DRIVER, &places, None).unwrap_err();
         let Error::NoDriver { searched } = &error else { panic!("{error}") };
         assert_eq!(searched.rejected[0].path, file);
         assert!(error.to_string().contains("file too short"), "{error}");
     }
 
     #[test]
-    fn a_broken_library_is_passed_over_for_a_good_one_in_a_later_folder() {
+    fn copies_that_cannot_be_used_are_passed_over_for_a_good_one_in_a_later_folder() {
         let broken = tempfile::tempdir().unwrap();
         std::fs::write(broken.path().join("libnvrtc.so.12"), "not ELF at all").unwrap();
+        let text = nvrtc_text().replace("nvrtcGetCUBINSize", "nvrtcGetSomethingElse");
+        let lacking = planted("libnvrtc.so.12", &text);
         let good = planted("libnvrtc.so.12", &nvrtc_text());
-        let search = only_in(&[broken.path(), good.path()]);
-        let library = Library::open(&wanted::NVRTC, &search, None).unwrap();
+        let library = nvrtc_in(&[broken.path(), lacking.path(), good.path()], None).unwrap();
         assert_eq!(library.path(), good.path().join("libnvrtc.so.12"));
+        let rejected = library.rejected();
+        assert!(matches!(rejected[0].fault, Fault::NotLoadable(_)), "{rejected:?}");
+        assert_eq!(rejected[1].path, lacking.path().join("libnvrtc.so.12"));
+        let said = rejected[1].to_string();
+        assert!(said.ends_with("lacks the function nvrtcGetCUBINSize (version 12.4)"), "{said}");
+        let error = nvrtc_in(&[lacking.path()], None).unwrap_err().to_string();
+        assert!(error.contains(&said), "{error}");
+    }
+
+    function_table! {
+        /// A library with one function.
+        #[expect(dead_code, reason = "it is only looked up")]
+        struct Planted {
+            fn cudnnGetVersion() -> usize;
+        }
+    }
+
+    /// A folder of cuDNN with a version in the name of its file, if one is given, and in its code.
+    fn planted_cudnn(named: &str, version: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let file = format!("libcudnn.so.9{named}");
+        let text = format!("unsigned long cudnnGetVersion(void) {{ return {version}; }}\n");
+        plant(folder.path(), &file, &text);
+        if !named.is_empty() {
+            let link = folder.path().join("libcudnn.so.9");
+            std::os::unix::fs::symlink(file, link).unwrap();
+        }
+        folder
+    }
+
+    fn cudnn_in(folders: &[&Path]) -> Result<Library, Error> {
+        let opened = Opened::<Planted>::find(&wanted::CUDNN, &only_in(folders), None);
+        opened.map(|opened| opened.library)
     }
 
     #[test]
-    fn a_missing_function_is_named_with_the_version_of_the_library() {
-        let text = nvrtc_text().replace("nvrtcGetCUBINSize", "nvrtcGetSomethingElse");
-        let folder = planted("libnvrtc.so.12", &text);
-        let error = Library::open(&wanted::NVRTC, &only_in(&[folder.path()]), None).unwrap_err();
-        let expected = Error::SymbolMissing {
-            library: "NVRTC",
-            path: folder.path().join("libnvrtc.so.12"),
-            version: Some("12.4".to_owned()),
-            symbol: "nvrtcGetCUBINSize".to_owned(),
-        };
-        assert_eq!(error, expected);
+    fn an_old_copy_is_passed_over_by_the_name_of_its_file() {
+        let [old, older] = [planted_cudnn(".19.0", 0), planted_cudnn(".17.1", 0)];
+        let good = planted_cudnn("", 92_800);
+        let library = cudnn_in(&[old.path(), older.path(), good.path()]).unwrap();
+        assert_eq!(library.path(), good.path().join("libcudnn.so.9"));
+        assert_eq!(library.version().unwrap().to_string(), "9.28.0");
+        let error = cudnn_in(&[old.path(), older.path()]).unwrap_err().to_string();
+        let [old, older] = [old, older].map(|folder| folder.path().display().to_string());
+        let expected = format!(
+            "expected cuDNN 9.28.0 or newer, found 9.19.0 ({old}/libcudnn.so.9) and 9.17.1 \
+             ({older}/libcudnn.so.9); "
+        );
+        assert!(error.starts_with(&expected), "{error}");
+    }
+
+    /// Its parts would be taken for those of the next.
+    #[test]
+    fn behind_a_copy_that_had_to_be_called_no_other_is_tried() {
+        let [old, good] = [planted_cudnn("", 91_900), planted_cudnn("", 92_801)];
+        let error = cudnn_in(&[old.path(), good.path()]).unwrap_err().to_string();
+        assert!(error.contains("found 9.19.0 ("), "{error}");
     }
 
     #[test]
@@ -223,10 +347,9 @@ mod tests {
         let folder = planted("libnvrtc.so.12", &nvrtc_text());
         let newer = nvrtc_text().replace("*major = 12", "*major = 13");
         let other = planted("libnvrtc.so.13", &newer);
-        let search = only_in(&[folder.path(), other.path()]);
         let version = |cuda_major| {
-            let library = Library::open(&wanted::NVRTC, &search, cuda_major).unwrap();
-            library.version().unwrap().to_owned()
+            let library = nvrtc_in(&[folder.path(), other.path()], cuda_major).unwrap();
+            library.version().unwrap().to_string()
         };
         assert_eq!(version(Some(12)), "12.4");
         assert_eq!(version(Some(13)), "13.4");
@@ -237,8 +360,8 @@ mod tests {
     #[test]
     fn a_missing_library_says_which_names_were_looked_for() {
         let folder = tempfile::tempdir().unwrap();
-        let search = only_in(&[folder.path()]);
-        let error = Library::open(&wanted::CUBLASLT, &search, Some(12)).unwrap_err();
+        let places = only_in(&[folder.path()]);
+        let error = Opened::<CublasLt>::find(&wanted::CUBLASLT, &places, Some(12)).unwrap_err();
         let Error::LibraryMissing { library: "cuBLASLt", searched, .. } = &error else {
             panic!("{error}")
         };
@@ -250,8 +373,9 @@ mod tests {
     fn only_an_absent_file_is_no_reason_to_tell() {
         let absent = "libcuda.so.1: cannot open shared object file: No such file or directory";
         let dependency = "libdl.so.9: cannot open shared object file: No such file or directory";
-        assert!(is_absence(absent, "libcuda.so.1"));
-        assert!(!is_absence(dependency, "libcuda.so.1"));
-        assert!(!is_absence("/lib/libcuda.so.1: file too short", "libcuda.so.1"));
+        let name = Path::new("libcuda.so.1");
+        assert!(is_absence(absent, name));
+        assert!(!is_absence(dependency, name));
+        assert!(!is_absence("/lib/libcuda.so.1: file too short", name));
     }
 }

@@ -1,11 +1,10 @@
 //! Memory of a device, and copies to and from it, in the order of the compute stream.
 #![allow(unsafe_code)] // calls of the driver with addresses
 
-use cudarc::driver::{CudaStream, result};
-
-use super::Error;
 use super::device::Cuda;
+use super::driver::{Driver, Status};
 use super::error::DriverCall;
+use super::{Error, Stream};
 use crate::view::CudaRange;
 use crate::{Element, View, ViewMut};
 
@@ -19,17 +18,22 @@ pub(crate) struct CudaMemory {
 impl CudaMemory {
     /// Allocates so many bytes of zeros. The start is aligned to 256 bytes, as all memory of CUDA.
     pub(super) fn zeroed(device: &Cuda, bytes: usize) -> Result<Self, Error> {
-        device.bind()?;
+        let mut address = 0;
         if bytes == 0 {
-            return Ok(Self { address: 0, device: device.clone() });
+            return Ok(Self { address, device: device.clone() });
         }
-        // SAFETY: a new block, owned from here on.
-        let address = unsafe { result::malloc_sync(bytes) }
-            .map_err(|error| Error::out_of_memory(bytes, device.free_bytes().ok(), error))?;
+        let allocated = device.context().call(|driver| {
+            // SAFETY: it writes the address of a new block, owned from here on.
+            unsafe { (driver.cuMemAlloc_v2)(&raw mut address, bytes) }
+        });
+        allocated
+            .map_err(|status| Error::out_of_memory(bytes, device.free_bytes().ok(), status))?;
         let memory = Self { address, device: device.clone() };
+        let stream = device.compute().handle;
         // SAFETY: the block has so many bytes.
-        unsafe { result::memset_d8_async(address, 0, bytes, device.compute().cu_stream()) }
-            .during("clearing memory")?;
+        start(device, "clearing memory", |driver| unsafe {
+            (driver.cuMemsetD8Async)(address, 0, bytes, stream)
+        })?;
         Ok(memory)
     }
 
@@ -48,11 +52,21 @@ impl Drop for CudaMemory {
     /// Waits for the work that uses the memory, as `cuMemFree` does. An error stems from earlier
     /// work, and was reported to the caller that waited for that work.
     fn drop(&mut self) {
-        if self.address != 0 && self.device.bind().is_ok() {
+        if self.address != 0 {
             // SAFETY: this owns the block, and nobody has a view of it any more.
-            let _ = unsafe { result::free_sync(self.address) };
+            let free = |driver: &Driver| unsafe { (driver.cuMemFree_v2)(self.address) };
+            let _ = self.device.context().call(free);
         }
     }
+}
+
+/// A call of the driver that puts work on a stream of the device.
+fn start(
+    device: &Cuda,
+    doing: &'static str,
+    call: impl FnOnce(&Driver) -> Status,
+) -> Result<(), Error> {
+    device.context().call(call).during(doing)
 }
 
 /// Copies elements of the host to the device. The host's must stay as they are until the copy is
@@ -66,11 +80,12 @@ pub(super) fn copy_from_host<E: Element>(
     if from.is_empty() {
         return Ok(());
     }
-    device.bind()?;
-    let stream = device.compute().cu_stream();
-    // SAFETY: both have so many elements.
-    unsafe { result::memcpy_htod_async(to.cuda_address(), from, stream) }
-        .during("copying to the device")
+    let bytes = size_of_val(from);
+    let stream = device.compute().handle;
+    // SAFETY: both have so many bytes.
+    start(device, "copying to the device", |driver| unsafe {
+        (driver.cuMemcpyHtoDAsync_v2)(to.cuda_address(), from.as_ptr().cast(), bytes, stream)
+    })
 }
 
 /// Copies elements to the host, which arrive once the stream has reached this copy.
@@ -83,23 +98,32 @@ pub(super) fn copy_to_host<E: Element>(
     if to.is_empty() {
         return Ok(());
     }
-    device.bind()?;
-    let stream = device.compute().cu_stream();
-    // SAFETY: both have so many elements.
-    unsafe { result::memcpy_dtoh_async(to, from.cuda_address(), stream) }
-        .during("copying to the host")
+    let bytes = size_of_val(to);
+    let stream = device.compute().handle;
+    // SAFETY: both have so many bytes.
+    start(device, "copying to the host", |driver| unsafe {
+        (driver.cuMemcpyDtoHAsync_v2)(to.as_mut_ptr().cast(), from.cuda_address(), bytes, stream)
+    })
 }
 
-/// Copies the bytes of elements to page-locked memory, on any stream of the device that is bound.
+/// Copies the bytes of elements to page-locked memory, on any stream of the device.
 pub(super) fn copy_bytes_to_host<E: Element>(
-    stream: &CudaStream,
+    device: &Cuda,
+    stream: &Stream,
     from: View<'_, E>,
     to: &mut [u8],
 ) -> Result<(), Error> {
     assert_eq!(to.len(), from.len() * size_of::<E>(), "as many bytes in both");
+    let bytes = to.len();
     // SAFETY: both have so many bytes.
-    unsafe { result::memcpy_dtoh_async(to, from.cuda_address(), stream.cu_stream()) }
-        .during("copying to the host")
+    start(device, "copying to the host", |driver| unsafe {
+        (driver.cuMemcpyDtoHAsync_v2)(
+            to.as_mut_ptr().cast(),
+            from.cuda_address(),
+            bytes,
+            stream.handle,
+        )
+    })
 }
 
 /// Copies elements on the device.
@@ -113,11 +137,11 @@ pub(super) fn copy<E: Element>(
         return Ok(());
     }
     let bytes = from.len() * size_of::<E>();
-    device.bind()?;
-    let stream = device.compute().cu_stream();
+    let stream = device.compute().handle;
     // SAFETY: both have so many bytes, and do not overlap: one is borrowed exclusively.
-    unsafe { result::memcpy_dtod_async(to.cuda_address(), from.cuda_address(), bytes, stream) }
-        .during("copying on the device")
+    start(device, "copying on the device", |driver| unsafe {
+        (driver.cuMemcpyDtoDAsync_v2)(to.cuda_address(), from.cuda_address(), bytes, stream)
+    })
 }
 
 /// Fills elements with a byte.
@@ -130,9 +154,9 @@ pub(super) fn fill<E: Element>(
         return Ok(());
     }
     let bytes = elements.len() * size_of::<E>();
-    device.bind()?;
-    let stream = device.compute().cu_stream();
+    let stream = device.compute().handle;
     // SAFETY: the elements have so many bytes and are borrowed exclusively.
-    unsafe { result::memset_d8_async(elements.cuda_address(), byte, bytes, stream) }
-        .during("filling memory")
+    start(device, "filling memory", |driver| unsafe {
+        (driver.cuMemsetD8Async)(elements.cuda_address(), byte, bytes, stream)
+    })
 }

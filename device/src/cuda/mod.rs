@@ -2,43 +2,48 @@
 //! kernels compiled for these devices.
 //!
 //! Building this crate needs nothing of CUDA. [`Libraries::open`] finds and opens the libraries at
-//! run time and checks them, before anything of cudarc is called: cudarc looks symbols up at their
-//! first call, and panics where one is missing.
+//! run time, and looks every function that is called up in the file that was opened: of cudarc only
+//! types and constants are used.
 
+mod context;
 pub mod cubin_cache;
+pub mod cublaslt;
 pub mod cudnn;
 mod device;
 mod downloads;
+mod driver;
 mod error;
 mod event;
+mod function_table;
 mod kernel;
 mod libraries;
 mod library;
 mod memory;
+pub mod nccl;
 pub mod nvrtc;
 mod page_locked;
 mod properties;
 mod python;
+mod rejected;
 mod search;
 mod staging;
-mod symbols;
+mod stream;
 mod versions;
 mod wanted;
 
 pub use device::Cuda;
 pub use downloads::Downloads;
-pub use error::{DriverStatus, Error, Rejected, Searched};
+pub use error::{DriverStatus, Error};
 pub use event::Event;
 pub use kernel::{Grid, Kernel, Launch, Module};
 pub use libraries::{Libraries, Required};
 pub use library::Library;
 pub use properties::{devices, require_new_enough};
 pub use record::machine::{ComputeCapability, DeviceProperties, Versions};
+pub use rejected::{Fault, Rejected, Searched};
 pub use staging::Staging;
-pub use versions::CudaVersion;
-
-/// An order of work on a device.
-pub use cudarc::driver::CudaStream;
+pub use stream::Stream;
+pub use versions::Version;
 
 pub(crate) use memory::CudaMemory;
 

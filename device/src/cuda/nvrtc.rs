@@ -4,10 +4,65 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use cudarc::nvrtc::result::{self, NvrtcError};
-use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 
+use super::function_table::function_table;
 use super::{Error, Libraries};
+
+/// `nvrtcResult`. A later version may return a number that its header did not have before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+#[must_use]
+pub(super) struct Status(c_int);
+
+impl Status {
+    const SUCCESS: Self = Self(0);
+    const COMPILATION: Self = Self(nvrtcResult::NVRTC_ERROR_COMPILATION as c_int);
+}
+
+function_table! {
+    /// The functions that are called.
+    pub(super) struct Nvrtc {
+        fn nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char) -> Status;
+        fn nvrtcCreateProgram(
+            *mut nvrtcProgram,
+            *const c_char,
+            *const c_char,
+            c_int,
+            *const *const c_char,
+            *const *const c_char,
+        ) -> Status;
+        fn nvrtcDestroyProgram(*mut nvrtcProgram) -> Status;
+        fn nvrtcGetCUBIN(nvrtcProgram, *mut c_char) -> Status;
+        fn nvrtcGetCUBINSize(nvrtcProgram, *mut usize) -> Status;
+        fn nvrtcGetErrorString(Status) -> *const c_char;
+        fn nvrtcGetNumSupportedArchs(*mut c_int) -> Status;
+        fn nvrtcGetProgramLog(nvrtcProgram, *mut c_char) -> Status;
+        fn nvrtcGetProgramLogSize(nvrtcProgram, *mut usize) -> Status;
+        fn nvrtcGetSupportedArchs(*mut c_int) -> Status;
+    }
+}
+
+impl Nvrtc {
+    /// Fails with NVRTC's text for a status other than success.
+    fn check(&self, source_name: &str, call: &'static str, status: Status) -> Result<(), Error> {
+        if status == Status::SUCCESS {
+            return Ok(());
+        }
+        let reason = self.text(status);
+        Err(Error::Nvrtc { source_name: source_name.to_owned(), call, reason })
+    }
+
+    fn text(&self, Status(number): Status) -> String {
+        // SAFETY: it accepts every number, and returns a text of its own.
+        let text = unsafe { (self.nvrtcGetErrorString)(Status(number)) };
+        if text.is_null() {
+            return format!("NVRTC error {number}");
+        }
+        // SAFETY: it ends with a zero and is never changed.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
 
 /// Compiler options of every kernel.
 const COMMON_OPTIONS: [&str; 1] = ["--std=c++17"];
@@ -52,10 +107,10 @@ fn check_architecture(architecture: &str) -> Result<(), Error> {
     if number.is_ok_and(|number| supported.contains(&number)) {
         return Ok(());
     }
-    let nvrtc = Libraries::open_nvrtc()?;
+    let nvrtc = &Libraries::open_nvrtc()?.library;
     Err(Error::UnknownArchitecture {
         path: nvrtc.path().to_owned(),
-        version: nvrtc.version().unwrap_or("of unknown version").to_owned(),
+        version: nvrtc.version_text(),
         architecture: architecture.to_owned(),
     })
 }
@@ -65,19 +120,17 @@ fn check_architecture(architecture: &str) -> Result<(), Error> {
 /// # Errors
 /// Fails if NVRTC is missing or fails.
 pub fn supported_architectures() -> Result<Vec<u32>, Error> {
-    let nvrtc = Libraries::open_nvrtc()?;
-    let failed = |call| {
-        let source_name = nvrtc.path().display().to_string();
-        move |error| nvrtc_error(&source_name, call, error)
-    };
+    let opened = Libraries::open_nvrtc()?;
+    let nvrtc = &opened.functions;
+    let file = opened.library.path().display().to_string();
     let mut count: c_int = 0;
     // SAFETY: it writes one int.
-    let status = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) };
-    status.result().map_err(failed("nvrtcGetNumSupportedArchs"))?;
+    let status = unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&raw mut count) };
+    nvrtc.check(&file, "nvrtcGetNumSupportedArchs", status)?;
     let mut architectures = vec![0 as c_int; count.unsigned_abs() as usize];
     // SAFETY: it writes as many ints as it reported before.
-    let status = unsafe { sys::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
-    status.result().map_err(failed("nvrtcGetSupportedArchs"))?;
+    let status = unsafe { (nvrtc.nvrtcGetSupportedArchs)(architectures.as_mut_ptr()) };
+    nvrtc.check(&file, "nvrtcGetSupportedArchs", status)?;
     let mut architectures: Vec<_> = architectures.into_iter().map(c_int::unsigned_abs).collect();
     architectures.sort_unstable();
     Ok(architectures)
@@ -87,11 +140,13 @@ pub fn supported_architectures() -> Result<Vec<u32>, Error> {
 struct Program<'a> {
     source: &'a Source<'a>,
     handle: nvrtcProgram,
+    nvrtc: &'static Nvrtc,
 }
 
 impl<'a> Program<'a> {
     fn new(source: &'a Source<'_>) -> Result<Self, Error> {
         const CALL: &str = "nvrtcCreateProgram";
+        let nvrtc = &Libraries::open_nvrtc()?.functions;
         let c_string = |text: &str| c_string(source, CALL, text);
         let text = c_string(source.text)?;
         let name = c_string(source.name)?;
@@ -103,7 +158,7 @@ impl<'a> Program<'a> {
         let mut handle = ptr::null_mut();
         // SAFETY: strings that end with a zero, and as many texts as names; NVRTC copies them.
         let status = unsafe {
-            sys::nvrtcCreateProgram(
+            (nvrtc.nvrtcCreateProgram)(
                 &raw mut handle,
                 text.as_ptr(),
                 name.as_ptr(),
@@ -112,56 +167,62 @@ impl<'a> Program<'a> {
                 pointers(&header_names).as_ptr(),
             )
         };
-        status.result().map_err(|error| nvrtc_error(source.name, CALL, error))?;
-        Ok(Self { source, handle })
+        nvrtc.check(source.name, CALL, status)?;
+        Ok(Self { source, handle, nvrtc })
     }
 
     fn compile(&self, architecture: &str) -> Result<(), Error> {
         const CALL: &str = "nvrtcCompileProgram";
         let target = format!("--gpu-architecture={architecture}");
         let options = COMMON_OPTIONS.iter().chain(self.source.options).copied().chain([&*target]);
-        // Bytes from a `CString`: cudarc panics at a zero byte.
-        let options: Vec<_> = options
-            .map(|option| c_string(self.source, CALL, option).map(CString::into_bytes))
-            .collect::<Result<_, _>>()?;
-        // SAFETY: the program exists until this is dropped.
-        match unsafe { result::compile_program(self.handle, &options) } {
-            Ok(()) => Ok(()),
-            Err(NvrtcError(nvrtcResult::NVRTC_ERROR_COMPILATION)) => Err(Error::Compilation {
+        let options: Vec<_> =
+            options.map(|option| c_string(self.source, CALL, option)).collect::<Result<_, _>>()?;
+        let texts = pointers(&options);
+        let count = texts.len() as c_int;
+        // SAFETY: the program exists until this is dropped; so many strings that end with a zero.
+        let status =
+            unsafe { (self.nvrtc.nvrtcCompileProgram)(self.handle, count, texts.as_ptr()) };
+        if status == Status::COMPILATION {
+            return Err(Error::Compilation {
                 source_name: self.source.name.to_owned(),
                 architecture: architecture.to_owned(),
                 log: self.log()?,
-            }),
-            Err(error) => {
-                let log = self.log().unwrap_or_default();
-                Err(with_log(self.failed(CALL, error), log.trim()))
-            }
+            });
         }
+        self.check(CALL, status).map_err(|error| {
+            let log = self.log().unwrap_or_default();
+            with_log(error, log.trim())
+        })
     }
 
     fn log(&self) -> Result<String, Error> {
-        // SAFETY: the program exists until this is dropped.
-        let log = unsafe { result::get_program_log(self.handle) };
-        let log = log.map_err(|error| self.failed("nvrtcGetProgramLog", error))?;
-        let bytes: Vec<u8> = log.into_iter().map(c_char::cast_unsigned).collect();
-        let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+        let mut bytes = 0;
+        // SAFETY: the program exists until this is dropped; it writes one size.
+        let status = unsafe { (self.nvrtc.nvrtcGetProgramLogSize)(self.handle, &raw mut bytes) };
+        self.check("nvrtcGetProgramLogSize", status)?;
+        let mut log = vec![0_u8; bytes];
+        // SAFETY: it writes as many bytes as it reported before.
+        let status =
+            unsafe { (self.nvrtc.nvrtcGetProgramLog)(self.handle, log.as_mut_ptr().cast()) };
+        self.check("nvrtcGetProgramLog", status)?;
+        let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
         Ok(text.to_string_lossy().into_owned())
     }
 
     fn cubin(&self) -> Result<Vec<u8>, Error> {
         let mut bytes = 0;
         // SAFETY: the program exists until this is dropped; it writes one size.
-        let status = unsafe { sys::nvrtcGetCUBINSize(self.handle, &raw mut bytes) };
-        status.result().map_err(|error| self.failed("nvrtcGetCUBINSize", error))?;
+        let status = unsafe { (self.nvrtc.nvrtcGetCUBINSize)(self.handle, &raw mut bytes) };
+        self.check("nvrtcGetCUBINSize", status)?;
         let mut cubin = vec![0_u8; bytes];
         // SAFETY: it writes as many bytes as it reported before.
-        let status = unsafe { sys::nvrtcGetCUBIN(self.handle, cubin.as_mut_ptr().cast()) };
-        status.result().map_err(|error| self.failed("nvrtcGetCUBIN", error))?;
+        let status = unsafe { (self.nvrtc.nvrtcGetCUBIN)(self.handle, cubin.as_mut_ptr().cast()) };
+        self.check("nvrtcGetCUBIN", status)?;
         Ok(cubin)
     }
 
-    fn failed(&self, call: &'static str, error: NvrtcError) -> Error {
-        nvrtc_error(self.source.name, call, error)
+    fn check(&self, call: &'static str, status: Status) -> Result<(), Error> {
+        self.nvrtc.check(self.source.name, call, status)
     }
 }
 
@@ -169,7 +230,7 @@ impl Drop for Program<'_> {
     fn drop(&mut self) {
         // SAFETY: the program exists, and nobody has it any more. That it cannot be destroyed
         // leaks memory, no more.
-        let _ = unsafe { sys::nvrtcDestroyProgram(&raw mut self.handle) };
+        let _ = unsafe { (self.nvrtc.nvrtcDestroyProgram)(&raw mut self.handle) };
     }
 }
 
@@ -183,18 +244,6 @@ fn c_string(source: &Source<'_>, call: &'static str, text: &str) -> Result<CStri
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).collect()
-}
-
-fn nvrtc_error(source_name: &str, call: &'static str, NvrtcError(status): NvrtcError) -> Error {
-    // SAFETY: NVRTC is open; it returns a text of its own for any status.
-    let text = unsafe { sys::nvrtcGetErrorString(status) };
-    let reason = if text.is_null() {
-        format!("{status:?}")
-    } else {
-        // SAFETY: it ends with a zero and is never changed.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-    };
-    Error::Nvrtc { source_name: source_name.to_owned(), call, reason }
 }
 
 /// Adds the log, which names the wrong option or the missing file.

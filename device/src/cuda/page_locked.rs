@@ -1,10 +1,8 @@
 //! Page-locked memory of the host, which a device copies to and from on its own.
 #![allow(unsafe_code)] // memory of the driver as slices
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
-
-use cudarc::driver::result;
 
 use super::Error;
 use super::device::Cuda;
@@ -25,10 +23,14 @@ unsafe impl<E: Element> Send for PageLocked<E> {}
 impl<E: Element> PageLocked<E> {
     /// `len` zeros.
     pub(super) fn zeros(device: &Cuda, len: usize) -> Result<Self, Error> {
-        device.bind()?;
         let bytes = (len * size_of::<E>()).max(1);
-        // SAFETY: a new block, owned from here on.
-        let start = unsafe { result::malloc_host(bytes, 0) }.during("page-locking memory")?;
+        let no_flags = 0;
+        let mut start = ptr::null_mut();
+        let allocated = device.context().call(|driver| {
+            // SAFETY: it writes the address of a new block, owned from here on.
+            unsafe { (driver.cuMemHostAlloc)(&raw mut start, bytes, no_flags) }
+        });
+        allocated.during("page-locking memory")?;
         let start = NonNull::new(start.cast::<E>()).expect("the driver's memory has an address");
         // SAFETY: the block has so many bytes; all zeros are a value of every element.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
@@ -44,9 +46,8 @@ impl<E: Element> PageLocked<E> {
 
 impl<E: Element> Drop for PageLocked<E> {
     fn drop(&mut self) {
-        if self.device.bind().is_ok() {
-            // SAFETY: this owns the block, and its owner has waited for copies.
-            let _ = unsafe { result::free_host(self.start.as_ptr().cast()) };
-        }
+        let start = self.start.as_ptr().cast();
+        // SAFETY: this owns the block, and its owner has waited for copies.
+        let _ = self.device.context().call(|driver| unsafe { (driver.cuMemFreeHost)(start) });
     }
 }

@@ -1,13 +1,13 @@
 //! The devices that the driver sees.
 #![allow(unsafe_code)] // calls the driver
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_int};
 
-use cudarc::driver::result::device;
-use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
 use record::machine::{ComputeCapability, DeviceProperties};
 
-use super::error::DriverCall;
+use super::driver::Driver;
+use super::error::{DriverCall, DriverStatus};
 use super::{Error, Libraries};
 
 /// Minimum for the kernels: bf16, `cp.async` and `mma.sync` of bf16, introduced with Ampere.
@@ -31,50 +31,81 @@ pub fn require_new_enough(device: &DeviceProperties) -> Result<(), Error> {
 /// # Errors
 /// Fails if there is no usable driver, or no device.
 pub fn devices() -> Result<Vec<DeviceProperties>, Error> {
-    let driver = Libraries::open_driver()?;
-    let count = device::get_count().during("counting devices")?;
+    let opened = Libraries::open_driver()?;
+    let driver = &opened.functions;
+    let mut count = 0;
+    // SAFETY: it writes one number.
+    let counted = driver.check(unsafe { (driver.cuDeviceGetCount)(&raw mut count) });
+    counted.during("counting devices")?;
     if count == 0 {
-        return Err(Error::NoDevice { path: driver.path().to_owned() });
+        return Err(Error::NoDevice { path: opened.library.path().to_owned() });
     }
-    (0..count).map(properties).collect()
+    (0..count.unsigned_abs() as usize).map(|ordinal| properties(driver, ordinal)).collect()
 }
 
 /// One device.
 pub(super) fn of(ordinal: usize) -> Result<DeviceProperties, Error> {
-    properties(ordinal as c_int)
+    properties(&Libraries::open_driver()?.functions, ordinal)
 }
 
-fn properties(ordinal: c_int) -> Result<DeviceProperties, Error> {
-    let device = device::get(ordinal).during("finding the device")?;
-    // SAFETY: the driver returned this device.
-    let memory = unsafe { device::total_mem(device) };
+/// The driver's handle of a device.
+pub(super) fn handle(driver: &Driver, ordinal: usize) -> Result<CUdevice, DriverStatus> {
+    let mut device = 0;
+    // SAFETY: it writes one handle.
+    driver.check(unsafe { (driver.cuDeviceGet)(&raw mut device, ordinal as c_int) })?;
+    Ok(device)
+}
+
+fn properties(driver: &Driver, ordinal: usize) -> Result<DeviceProperties, Error> {
+    let device = handle(driver, ordinal).during("finding the device")?;
+    let attribute = |attribute| {
+        self::attribute(driver, device, attribute).during("reading the device's attributes")
+    };
+    let mut memory_bytes = 0;
+    // SAFETY: it writes one size.
+    let status = unsafe { (driver.cuDeviceTotalMem_v2)(&raw mut memory_bytes, device) };
+    driver.check(status).during("reading the size of the device's memory")?;
     let compute_capability = ComputeCapability {
-        major: attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-        minor: attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        major: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        minor: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     };
     Ok(DeviceProperties {
-        ordinal: ordinal.unsigned_abs() as usize,
-        name: device::get_name(device).during("reading the device's name")?,
-        memory_bytes: memory.during("reading the size of the device's memory")? as u64,
+        ordinal,
+        name: name(driver, device).during("reading the device's name")?,
+        memory_bytes: memory_bytes as u64,
         compute_capability,
-        multiprocessors: attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        pci_bus_id: pci_bus_id(device)?,
+        multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        pci_bus_id: pci_bus_id(driver, device).during("reading the device's PCI bus id")?,
     })
 }
 
-fn attribute(device: CUdevice, attribute: Attribute) -> Result<u32, Error> {
-    // SAFETY: the driver returned this device.
-    let value = unsafe { device::get_attribute(device, attribute) };
-    value.map(i32::unsigned_abs).during("reading the device's attributes")
+fn attribute(driver: &Driver, device: CUdevice, attribute: Attribute) -> Result<u32, DriverStatus> {
+    let mut value: c_int = 0;
+    let attribute = attribute as c_int;
+    // SAFETY: it writes one number.
+    let status = unsafe { (driver.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
+    driver.check(status)?;
+    Ok(value.unsigned_abs())
 }
 
-fn pci_bus_id(device: CUdevice) -> Result<String, Error> {
+fn name(driver: &Driver, device: CUdevice) -> Result<String, DriverStatus> {
+    let mut text = [0_u8; 256];
+    let length = text.len() as c_int;
+    // SAFETY: the driver writes at most so many bytes.
+    let status = unsafe { (driver.cuDeviceGetName)(text.as_mut_ptr().cast(), length, device) };
+    driver.check(status)?;
+    Ok(until_zero(&text))
+}
+
+fn pci_bus_id(driver: &Driver, device: CUdevice) -> Result<String, DriverStatus> {
     let mut text = [0_u8; 32]; // an id has 12 characters and a zero
     let length = text.len() as c_int;
     // SAFETY: the driver writes at most so many bytes.
-    let status =
-        unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast::<c_char>(), length, device) };
-    status.result().during("reading the device's PCI bus id")?;
-    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
-    Ok(text.to_string_lossy().to_lowercase())
+    let status = unsafe { (driver.cuDeviceGetPCIBusId)(text.as_mut_ptr().cast(), length, device) };
+    driver.check(status)?;
+    Ok(until_zero(&text).to_lowercase())
+}
+
+fn until_zero(text: &[u8]) -> String {
+    CStr::from_bytes_until_nul(text).unwrap_or_default().to_string_lossy().into_owned()
 }

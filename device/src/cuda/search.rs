@@ -1,14 +1,16 @@
 //! Search paths of CUDA's libraries.
 //!
 //! `YARDSTICK_CUDA_PATH`, where it is set, names the only folders. Otherwise the dynamic loader is
-//! searched first, as by cudarc, then the usual folders, then NVIDIA's wheels of the Pythons here.
+//! searched first, then the usual folders, then NVIDIA's wheels of the Pythons here. The driver and
+//! NVML belong to the kernel's module, and are in no toolkit and no wheel: unless a folder of the
+//! variable has a driver, they are searched for as without the variable.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::python;
 
-/// Folders, separated by colons, in which alone libraries are looked for.
+/// Folders, separated by colons, in which alone libraries other than the driver are looked for.
 pub(super) const PATH_VARIABLE: &str = "YARDSTICK_CUDA_PATH";
 
 /// Below these folders a toolkit or a driver is installed, besides `/usr/local/cuda*`.
@@ -27,9 +29,21 @@ pub(super) struct Env<'a> {
     pub(super) root: &'a Path,
 }
 
+/// The file of the driver.
+const DRIVER: &str = "libcuda.so.1";
+
+/// Places of the libraries.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Search {
+    /// Places of the driver and of NVML.
+    pub(super) driver: Places,
+    /// Places of all others.
+    pub(super) others: Places,
+}
+
 /// Places to search, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Search {
+pub(super) struct Places {
     /// The dynamic loader is asked before the folders.
     pub(super) asks_loader: bool,
     pub(super) folders: Vec<PathBuf>,
@@ -43,10 +57,28 @@ impl Search {
     }
 
     fn in_env(env: &Env<'_>) -> Self {
-        if let Some(only) = (env.variable)(PATH_VARIABLE) {
-            let folders = std::env::split_paths(&only).filter(|path| !path.as_os_str().is_empty());
-            return Self { asks_loader: false, folders: folders.collect() };
+        let others = Places::in_env(env);
+        let has_driver = others.folders.iter().any(|folder| folder.join(DRIVER).exists());
+        let driver =
+            if others.asks_loader || has_driver { others.clone() } else { Places::usual(env) };
+        Self { driver, others }
+    }
+}
+
+impl Places {
+    fn in_env(env: &Env<'_>) -> Self {
+        match (env.variable)(PATH_VARIABLE) {
+            Some(only) => {
+                let folders = std::env::split_paths(&only);
+                let folders = folders.filter(|path| !path.as_os_str().is_empty());
+                Self { asks_loader: false, folders: folders.collect() }
+            }
+            None => Self::usual(env),
         }
+    }
+
+    /// Places without a variable that names the only ones.
+    fn usual(env: &Env<'_>) -> Self {
         let mut folders = toolkits(env);
         folders.extend(USUAL_FOLDERS.map(|folder| env.root.join(folder)));
         folders.extend(python::wheel_folders(env));
@@ -115,10 +147,10 @@ mod tests {
             let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
             Some(value.as_os_str().to_owned())
         };
-        let search = Search::in_env(&Env { variable: &variable, root });
-        assert!(search.asks_loader);
+        let places = Search::in_env(&Env { variable: &variable, root }).others;
+        assert!(places.asks_loader);
         let relative = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
-        search.folders.iter().map(relative).collect()
+        places.folders.iter().map(relative).collect()
     }
 
     fn planted(paths: &[&str]) -> tempfile::TempDir {
@@ -164,10 +196,25 @@ mod tests {
         let root = planted(&["usr/local/cuda/lib64"]);
         let variable = |name: &str| (name == PATH_VARIABLE).then(|| "/a::/b".into());
         let env = Env { variable: &variable, root: root.path() };
-        let search = Search::in_env(&env);
-        let expected = Search { asks_loader: false, folders: vec!["/a".into(), "/b".into()] };
-        assert_eq!(search, expected);
-        assert_eq!(search.candidates("libcuda.so.1"), [] as [PathBuf; 0]);
+        let places = Search::in_env(&env).others;
+        let expected = Places { asks_loader: false, folders: vec!["/a".into(), "/b".into()] };
+        assert_eq!(places, expected);
+        assert_eq!(places.candidates("libnvrtc.so.12"), [] as [PathBuf; 0]);
+    }
+
+    /// Wheels have no driver.
+    #[test]
+    fn the_driver_is_searched_for_everywhere_unless_a_folder_of_the_variable_has_it() {
+        let root = planted(&["usr/lib64", "wheels"]);
+        let wheels = root.path().join("wheels");
+        let variable = |name: &str| (name == PATH_VARIABLE).then(|| wheels.clone().into());
+        let env = Env { variable: &variable, root: root.path() };
+        let Search { driver, others } = Search::in_env(&env);
+        let usual = vec![root.path().join("usr/lib64")];
+        assert_eq!(driver, Places { asks_loader: true, folders: usual });
+        assert_eq!(others, Places { asks_loader: false, folders: vec![wheels.clone()] });
+        std::fs::write(wheels.join("libcuda.so.1"), "").unwrap();
+        assert_eq!(Search::in_env(&env).driver, others);
     }
 
     #[test]
@@ -175,7 +222,7 @@ mod tests {
         let root = planted(&["a", "b"]);
         let [a, b] = ["a", "b"].map(|folder| root.path().join(folder));
         std::fs::write(b.join("libx.so.1"), "").unwrap();
-        let search = Search { asks_loader: true, folders: vec![a, b.clone()] };
-        assert_eq!(search.candidates("libx.so.1"), ["libx.so.1".into(), b.join("libx.so.1")]);
+        let places = Places { asks_loader: true, folders: vec![a, b.clone()] };
+        assert_eq!(places.candidates("libx.so.1"), ["libx.so.1".into(), b.join("libx.so.1")]);
     }
 }

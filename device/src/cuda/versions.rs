@@ -2,31 +2,46 @@
 
 use std::fmt;
 
-/// A version of CUDA, as in 12.9.
+/// A version of a library, as in 9.28.1, or of CUDA, as in 12.9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CudaVersion {
+pub struct Version {
     /// Part that must agree between libraries and drivers.
     pub major: u32,
     /// Part that need not agree.
     pub minor: u32,
+    /// The third part, if there is one.
+    pub patch: Option<u32>,
 }
 
-impl CudaVersion {
+impl Version {
+    /// A version of CUDA.
+    pub(super) const fn of_cuda(major: u32, minor: u32) -> Self {
+        Self { major, minor, patch: None }
+    }
+
     /// Converts the number of `cuDriverGetVersion`: 12090 is 12.9.
-    pub fn from_number(number: u32) -> Self {
-        Self { major: number / 1000, minor: number % 1000 / 10 }
+    pub(super) fn from_cuda_number(number: u32) -> Self {
+        Self::of_cuda(number / 1000, number % 1000 / 10)
+    }
+
+    /// Converts the number of cuBLASLt, NCCL and cuDNN: 120901 is 12.9.1.
+    pub(super) const fn from_six_digits(number: u32) -> Self {
+        Self { major: number / 10_000, minor: number / 100 % 100, patch: Some(number % 100) }
+    }
+
+    /// Reads the numbers of a name such as `9.28.1.4`: a fourth one counts builds.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split('.').map(|number| number.parse().ok());
+        let [major, minor, patch] = [(); 3].map(|()| numbers.next().flatten());
+        Some(Self { major: major?, minor: minor?, patch: Some(patch?) })
     }
 }
 
-impl fmt::Display for CudaVersion {
+impl fmt::Display for Version {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}.{}", self.major, self.minor)
+        write!(formatter, "{}.{}", self.major, self.minor)?;
+        self.patch.map_or(Ok(()), |patch| write!(formatter, ".{patch}"))
     }
-}
-
-/// cuBLASLt, NCCL and cuDNN write 12.9.1 as 120901.
-pub(super) fn from_six_digits(number: u64) -> String {
-    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
 /// The version of the driver's module in the running kernel.
@@ -49,11 +64,14 @@ mod tests {
 
     #[test]
     fn versions_are_read_from_numbers() {
-        assert_eq!(CudaVersion::from_number(12_090).to_string(), "12.9");
-        assert_eq!(CudaVersion::from_number(13_000).to_string(), "13.0");
-        assert!(CudaVersion::from_number(11_080) < CudaVersion { major: 12, minor: 0 });
-        assert_eq!(from_six_digits(120_901), "12.9.1");
-        assert_eq!(from_six_digits(22_703), "2.27.3");
+        assert_eq!(Version::from_cuda_number(12_090).to_string(), "12.9");
+        assert_eq!(Version::from_cuda_number(13_000).to_string(), "13.0");
+        assert!(Version::from_cuda_number(11_080) < Version::of_cuda(12, 0));
+        assert_eq!(Version::from_six_digits(120_901).to_string(), "12.9.1");
+        assert_eq!(Version::from_six_digits(22_703).to_string(), "2.27.3");
+        assert_eq!(Version::parse("9.28.1.4"), Some(Version::from_six_digits(92_801)));
+        assert_eq!(Version::parse("9"), None);
+        assert!(Version::from_six_digits(91_701) < Version::from_six_digits(92_500));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Requirements on each of CUDA's libraries, known before it is opened.
-#![allow(unsafe_code)] // calls the functions that tell versions, and cudarc's loaders
+#![allow(unsafe_code)] // calls the functions that return versions
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
+use std::path::PathBuf;
 
 use super::library::Library;
-use super::versions::from_six_digits;
-use super::{CudaVersion, Error, Searched, symbols};
+use super::python::wheel_version;
+use super::search::entries;
+use super::{Error, Searched, Version};
 
 /// A library that is to be opened.
 pub(super) struct Wanted {
@@ -17,29 +19,44 @@ pub(super) struct Wanted {
     pub(super) majors: &'static [u32],
     /// The version of the file's name is CUDA's, which must not be newer than the driver's.
     pub(super) follows_cuda: bool,
-    /// Checks the version, and describes one that is too old for a check of its functions.
-    pub(super) accept: fn(&Library) -> Result<(), Error>,
-    /// Functions that it must have.
-    pub(super) symbols: &'static [&'static str],
+    /// The oldest that is enough, if a version says more than its functions.
+    pub(super) oldest: Option<Version>,
     /// Queries its version.
-    pub(super) version: fn(&Library) -> Option<String>,
-    /// Address that cudarc finds for a function; `None` where cudarc is not used for the library.
-    pub(super) cudarc_address: Option<fn(&str) -> Option<*const c_void>>,
-    /// Hint for installing a missing library.
+    pub(super) version: fn(&Library) -> Option<Version>,
+    /// Reads its version from the names of its files, before anything of it is called.
+    pub(super) named_version: fn(&Library) -> Option<Version>,
+    /// Files that the library opens by name, in an order in which each finds what it needs: the
+    /// dynamic loader might find others of these names.
+    pub(super) parts: fn(&Library) -> Vec<PathBuf>,
+    /// Parts of it stay in the process once it was called, so that no other copy can be used.
+    pub(super) stays: bool,
+    /// Hint for installing another one.
     pub(super) install: &'static str,
 }
+
+/// What most libraries have.
+const ORDINARY: Wanted = Wanted {
+    name: "",
+    stem: "",
+    majors: &[],
+    follows_cuda: false,
+    oldest: None,
+    version: |_| None,
+    named_version: |_| None,
+    parts: |_| Vec::new(),
+    stays: false,
+    install: "",
+};
 
 /// The driver.
 pub(super) const DRIVER: Wanted = Wanted {
     name: "CUDA driver",
     stem: "libcuda.so",
     majors: &[1],
-    follows_cuda: false,
-    accept: accept_driver,
-    symbols: symbols::DRIVER,
-    version: |library| Some(driver_version(library)?.to_string()),
-    cudarc_address: Some(cudarc_driver),
+    oldest: Some(Version::of_cuda(12, 0)),
+    version: driver_version,
     install: "install NVIDIA's driver, or start the container with access to GPUs",
+    ..ORDINARY
 };
 
 /// The compiler of kernels.
@@ -48,12 +65,11 @@ pub(super) const NVRTC: Wanted = Wanted {
     stem: "libnvrtc.so",
     majors: &[13, 12],
     follows_cuda: true,
-    accept: |_| Ok(()),
-    symbols: symbols::NVRTC,
-    version: |library| Some(nvrtc_version(library)?.to_string()),
-    cudarc_address: Some(cudarc_nvrtc),
+    version: nvrtc_version,
+    parts: nvrtc_builtins,
     install: "install a CUDA toolkit that is not newer than the driver, or the wheel \
               nvidia-cuda-nvrtc (for CUDA 12 nvidia-cuda-nvrtc-cu12)",
+    ..ORDINARY
 };
 
 /// Matmuls.
@@ -62,41 +78,46 @@ pub(super) const CUBLASLT: Wanted = Wanted {
     stem: "libcublasLt.so",
     majors: &[13, 12],
     follows_cuda: true,
-    accept: |_| Ok(()),
-    symbols: symbols::CUBLASLT,
-    version: cublaslt_version,
-    cudarc_address: Some(cudarc_cublaslt),
+    version: |library| six_digits(library, "cublasLtGetVersion"),
     install: "install a CUDA toolkit that is not newer than the driver, or the wheel \
               nvidia-cublas (for CUDA 12 nvidia-cublas-cu12)",
+    ..ORDINARY
 };
 
-/// Collectives. Its functions are called through a table of our own.
+/// Collectives.
 pub(super) const NCCL: Wanted = Wanted {
     name: "NCCL",
     stem: "libnccl.so",
     majors: &[2],
-    follows_cuda: false,
-    accept: |_| Ok(()),
-    symbols: symbols::NCCL,
     version: nccl_version,
-    cudarc_address: None,
     install: "install NVIDIA's package libnccl2, or the wheel nvidia-nccl-cu13 (for CUDA 12 \
               nvidia-nccl-cu12)",
+    ..ORDINARY
 };
 
-/// Attention. Its functions are called through a table of our own.
+/// Attention.
+///
+/// The query for its version opens `libcudnn_graph.so.9`, which the dynamic loader never closes:
+/// another copy of cuDNN would find this one by its name. It opens engines by their names too, and
+/// those of a folder in LD_LIBRARY_PATH come before its own.
 pub(super) const CUDNN: Wanted = Wanted {
     name: "cuDNN",
     stem: "libcudnn.so",
     majors: &[9],
-    follows_cuda: false,
-    accept: accept_cudnn,
-    symbols: symbols::CUDNN,
-    version: cudnn_version,
-    cudarc_address: None,
+    oldest: Some(CUDNN_OLDEST),
+    version: |library| six_digits(library, "cudnnGetVersion"),
+    named_version: cudnn_named_version,
+    parts: cudnn_parts,
+    stays: true,
     install: "install NVIDIA's cuDNN 9, or the wheel nvidia-cudnn-cu13 (for CUDA 12 \
               nvidia-cudnn-cu12)",
+    ..ORDINARY
 };
+
+/// The oldest cuDNN that plans what attention needs. Causal attention as one operation came with
+/// 9.21, engines for its backward with 9.28.0, for every kind of device at once
+/// (docs/decisions/2026-11-23-cudnn-attention.md).
+const CUDNN_OLDEST: Version = Version::from_six_digits(92_800);
 
 impl Wanted {
     /// Names of its file that this driver can use, newest first.
@@ -106,134 +127,92 @@ impl Wanted {
         majors.map(|major| format!("{}.{major}", self.stem)).collect()
     }
 
-    /// The error of not finding it.
-    pub(super) fn missing(&self, searched: Searched) -> Error {
-        if self.stem == DRIVER.stem {
-            return Error::NoDriver { searched };
+    /// The error of finding no copy that can be used.
+    pub(super) fn not_found(&self, searched: Searched) -> Error {
+        let is_driver = self.stem == DRIVER.stem;
+        match searched.too_old() {
+            Some(old) if is_driver => Error::DriverTooOld { needed: old.needed, found: old.found },
+            Some(old) => Error::LibraryTooOld {
+                library: self.name,
+                needed: old.needed,
+                found: old.found,
+                install: self.install,
+            },
+            None if is_driver => Error::NoDriver { searched },
+            None => Error::LibraryMissing { library: self.name, searched, install: self.install },
         }
-        Error::LibraryMissing { library: self.name, searched, install: self.install }
     }
 }
 
 /// The newest CUDA that the driver can run.
-pub(super) fn driver_version(library: &Library) -> Option<CudaVersion> {
+fn driver_version(library: &Library) -> Option<Version> {
     type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
     // SAFETY: this is its type.
     let get: Get = unsafe { library.function("cuDriverGetVersion") }.ok()?;
     let mut number = 0;
     // SAFETY: it writes one int; it needs no cuInit.
     let status = unsafe { get(&raw mut number) };
-    (status == 0).then(|| CudaVersion::from_number(number.unsigned_abs()))
-}
-
-/// The oldest CUDA whose drivers have all the functions that are called.
-const DRIVER_MIN: CudaVersion = CudaVersion { major: 12, minor: 0 };
-
-fn accept_driver(library: &Library) -> Result<(), Error> {
-    match driver_version(library) {
-        Some(found) if found < DRIVER_MIN => {
-            let path = library.path().to_owned();
-            Err(Error::DriverTooOld { path, found, needed: DRIVER_MIN })
-        }
-        _ => Ok(()),
-    }
+    (status == 0).then(|| Version::from_cuda_number(number.unsigned_abs()))
 }
 
 /// Version of the CUDA toolkit that NVRTC belongs to.
-pub(super) fn nvrtc_version(library: &Library) -> Option<CudaVersion> {
+fn nvrtc_version(library: &Library) -> Option<Version> {
     type Get = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
     // SAFETY: this is its type.
     let get: Get = unsafe { library.function("nvrtcVersion") }.ok()?;
     let [mut major, mut minor] = [0, 0];
     // SAFETY: it writes two ints.
     let status = unsafe { get(&raw mut major, &raw mut minor) };
-    let version = CudaVersion { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
-    (status == 0).then_some(version)
+    (status == 0).then(|| Version::of_cuda(major.unsigned_abs(), minor.unsigned_abs()))
 }
 
-fn cublaslt_version(library: &Library) -> Option<String> {
-    // SAFETY: this is its type.
-    let get: unsafe extern "C" fn() -> usize =
-        unsafe { library.function("cublasLtGetVersion") }.ok()?;
-    // SAFETY: it has no arguments and no conditions.
-    Some(from_six_digits(unsafe { get() } as u64))
-}
-
-fn nccl_version(library: &Library) -> Option<String> {
+fn nccl_version(library: &Library) -> Option<Version> {
     type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
     // SAFETY: this is its type.
     let get: Get = unsafe { library.function("ncclGetVersion") }.ok()?;
     let mut number = 0;
     // SAFETY: it writes one int.
     let status = unsafe { get(&raw mut number) };
-    (status == 0).then(|| from_six_digits(number.unsigned_abs().into()))
+    (status == 0).then(|| Version::from_six_digits(number.unsigned_abs()))
 }
 
-/// The oldest cuDNN, 9.25.0, with everything that attention uses: 9.18 added a deterministic
-/// backward for Blackwell, 9.21 causal attention as one operation and its backward, and 9.25 a
-/// backward for Hopper whose workspace does not grow with T squared.
-const CUDNN_MIN: u64 = 92_500;
-
-fn accept_cudnn(library: &Library) -> Result<(), Error> {
-    match cudnn_number(library) {
-        Some(found) if found < CUDNN_MIN => Err(Error::LibraryTooOld {
-            library: CUDNN.name,
-            path: library.path().to_owned(),
-            found: from_six_digits(found),
-            needed: from_six_digits(CUDNN_MIN),
-            install: CUDNN.install,
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn cudnn_version(library: &Library) -> Option<String> {
-    Some(from_six_digits(cudnn_number(library)?))
-}
-
-fn cudnn_number(library: &Library) -> Option<u64> {
+/// The number that cuBLASLt's or cuDNN's function of this name returns.
+fn six_digits(library: &Library, function: &'static str) -> Option<Version> {
     // SAFETY: this is its type.
-    let get: unsafe extern "C" fn() -> usize =
-        unsafe { library.function("cudnnGetVersion") }.ok()?;
+    let get: unsafe extern "C" fn() -> usize = unsafe { library.function(function) }.ok()?;
     // SAFETY: it has no arguments and no conditions.
-    Some(unsafe { get() } as u64)
+    Some(Version::from_six_digits(unsafe { get() } as u32))
 }
 
-/// Defines the look-up of a function by a module of cudarc. `culib` panics where it finds no
-/// library, so that is checked first.
-macro_rules! cudarc_address {
-    ($function:ident, $module:ident) => {
-        fn $function(symbol: &str) -> Option<*const c_void> {
-            use cudarc::$module::sys;
-            // SAFETY: it opens what it finds, which runs the initialization of NVIDIA's library.
-            if !unsafe { sys::is_culib_present() } {
-                return None;
-            }
-            // SAFETY: as above.
-            let library = unsafe { sys::culib() };
-            // SAFETY: nothing is called or read through this pointer.
-            let address = unsafe { library.get::<*const c_void>(symbol) }.ok()?;
-            // SAFETY: cudarc keeps its libraries open.
-            let address = unsafe { address.into_raw() };
-            Some(address.as_raw_ptr().cast_const())
-        }
-    };
+/// The name of the file that a link such as `libcudnn.so.9` leads to, or the wheel's.
+fn cudnn_named_version(library: &Library) -> Option<Version> {
+    let file = library.path().canonicalize().ok()?;
+    let behind = file.file_name()?.to_str()?.strip_prefix("libcudnn.so.")?;
+    Version::parse(behind).or_else(|| wheel_version(&file, "nvidia_cudnn_cu"))
 }
-cudarc_address!(cudarc_driver, driver);
-cudarc_address!(cudarc_nvrtc, nvrtc);
-cudarc_address!(cudarc_cublaslt, cublaslt);
+
+/// What plans of attention use: `libcudnn_graph.so.9`, then what needs it.
+fn cudnn_parts(library: &Library) -> Vec<PathBuf> {
+    let beside = |start: &str| {
+        let folder = library.path().parent();
+        let is_part = |name: &str| name.starts_with(start) && name.ends_with(".so.9");
+        folder.map_or_else(Vec::new, |folder| entries(folder, is_part))
+    };
+    ["libcudnn_graph", "libcudnn_heuristic", "libcudnn_engines_"].map(beside).concat()
+}
+
+/// A file beside NVRTC.
+fn nvrtc_builtins(library: &Library) -> Vec<PathBuf> {
+    let (Some(folder), Some(version)) = (library.path().parent(), nvrtc_version(library)) else {
+        return Vec::new();
+    };
+    let builtins = folder.join(format!("libnvrtc-builtins.so.{version}"));
+    builtins.is_file().then_some(builtins).into_iter().collect()
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_functions_are_sorted_and_have_no_doubles() {
-        for wanted in [DRIVER, NVRTC, CUBLASLT, NCCL, CUDNN] {
-            let is_sorted = wanted.symbols.is_sorted_by(|a, b| a < b);
-            assert!(is_sorted && !wanted.symbols.is_empty(), "{}", wanted.name);
-        }
-    }
 
     #[test]
     fn only_libraries_of_cuda_itself_depend_on_the_driver_s_version() {

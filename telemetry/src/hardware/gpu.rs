@@ -176,7 +176,7 @@ pub(crate) fn nvml() -> Result<&'static Nvml, String> {
     static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
     let open = || {
         let mut error = None;
-        for path in Libraries::of_process().candidates(LIBRARY) {
+        for path in Libraries::of_process().candidates_of_driver(LIBRARY) {
             match Nvml::builder().lib_path(path.as_os_str()).init() {
                 Ok(nvml) => return Ok(nvml),
                 Err(NvmlError::LibloadingError(_)) => {} // another one may be found

@@ -69,6 +69,8 @@ struct LibraryRow {
     path: Option<PathBuf>,
     /// Reason why it cannot be used.
     problem: Option<String>,
+    /// Copies that were found before and cannot be used, each with the reason.
+    passed_over: Vec<String>,
 }
 
 impl Found {
@@ -181,6 +183,8 @@ impl Cuda {
         let module = module.map(|version| format!("NVIDIA's kernel module is version {version}."));
         let reasons = self.libraries.iter().filter_map(|row| row.problem.as_ref());
         let mut notes: Vec<_> = module.into_iter().collect();
+        let passed_over = self.libraries.iter().flat_map(|row| &row.passed_over);
+        notes.extend(passed_over.map(|copy| format!("Passed over: {copy}.")));
         match &self.unusable {
             Some(reason) => notes.push(format!("CUDA cannot be used: {reason}.")),
             None => {
@@ -225,9 +229,14 @@ impl LibraryRow {
         let library = (listed.opened)(Libraries::of_process());
         Self {
             name: listed.name,
-            version: library.and_then(Library::version).map(str::to_owned),
+            version: library.and_then(Library::version).map(|version| version.to_string()),
             path: library.map(|library| library.path().to_owned()),
             problem: result.err().map(|error| error.to_string()),
+            passed_over: library
+                .map_or(&[][..], Library::rejected)
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
         }
     }
 }

@@ -95,7 +95,9 @@ impl MatmulProbe {
             let mut product = match self.product(device, shape) {
                 Ok(product) => product,
                 Err(models::Error::Device(cuda::Error::OutOfMemory { .. })) => return Ok(false),
-                Err(models::Error::Device(error @ cuda::Error::Library { .. })) => {
+                Err(models::Error::Device(
+                    error @ (cuda::Error::Library { .. } | cuda::Error::NoPlan { .. }),
+                )) => {
                     self.shapes.clear();
                     tracing::warn!("the matmul rate is not measured any more: {error}");
                     return Ok(false);

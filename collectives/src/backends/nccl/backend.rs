@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use device::cuda::{self, Cuda, CudaStream, Libraries, Required};
+use device::cuda::nccl::Status;
+use device::cuda::{self, Cuda, Libraries, Required, Stream};
 use device::{Allocator, Keeper, Place};
 
 use super::NAME;
 use super::communicator::{Communicator, NotReady, Pause};
 use super::device_clock::DeviceClock;
-use super::library::Status;
 use super::operations::{Entry, Operations};
 use super::{opening, roll_call};
 use crate::core::outstanding::Job;
@@ -36,7 +36,7 @@ pub struct Nccl<'world> {
     control: &'world dyn Collective,
     device: Cuda,
     /// The communication stream.
-    stream: Arc<CudaStream>,
+    stream: Arc<Stream>,
     timeout: Duration,
     library: String,
     warning: OnceLock<String>,
@@ -394,8 +394,8 @@ fn ahead_max(operation: Operation) -> usize {
 /// NCCL's version, and what carries control messages.
 fn describe(control: &dyn Collective) -> String {
     let libraries = Libraries::open(&Required { nccl: true, ..Required::NONE });
-    let version = libraries.ok().and_then(|libraries| libraries.nccl()?.version());
-    let version = version.unwrap_or("of unknown version");
+    let version = libraries.ok().and_then(|libraries| Some(libraries.nccl()?.version_text()));
+    let version = version.unwrap_or_else(|| "of unknown version".to_owned());
     let control = control.library().unwrap_or_else(|| control.backend().to_owned());
     format!("NCCL {version}; control messages: {control}")
 }

@@ -8,11 +8,12 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use device::Keeper;
-use device::cuda::{Cuda, CudaStream};
-
-use super::library::{
-    Config, FLOAT32, FLOAT64, Functions, Handle, Registration, SUM, Status, UINT8, UniqueId,
+use device::cuda::nccl::{
+    self, Config, FLOAT32, FLOAT64, Handle, Registration, SUM, Status, UINT8, UniqueId,
 };
+use device::cuda::{Cuda, Stream};
+
+use super::log_settings::LogSettings;
 use crate::{Dtype, Operation, RawBuffer};
 
 /// Time that `ncclCommAbort` may take before it is given up.
@@ -29,7 +30,7 @@ pub(super) enum NotReady {
 
 /// A communicator, until it is aborted or destroyed.
 pub(super) struct Communicator {
-    functions: Functions,
+    functions: &'static nccl::Nccl,
     handle: Handle,
     device: Cuda,
     rank: usize,
@@ -51,7 +52,7 @@ unsafe impl Send for Communicator {}
 impl Communicator {
     /// Begins to connect to the other ranks, which do the same.
     pub(super) fn begin(
-        functions: Functions,
+        functions: &'static nccl::Nccl,
         device: &Cuda,
         id: UniqueId,
         rank: usize,
@@ -63,7 +64,7 @@ impl Communicator {
         // SAFETY: pointers to values that live through the call.
         let status = unsafe {
             let [world, rank] = numbers;
-            (functions.comm_init_rank_config)(&raw mut handle, world, id, rank, &raw mut config)
+            (functions.ncclCommInitRankConfig)(&raw mut handle, world, id, rank, &raw mut config)
         };
         match status {
             Status::SUCCESS | Status::IN_PROGRESS => {
@@ -79,7 +80,7 @@ impl Communicator {
     pub(super) fn state(&self) -> Status {
         let mut state = Status::SUCCESS;
         // SAFETY: a live communicator.
-        let asked = unsafe { (self.functions.comm_get_async_error)(self.handle, &raw mut state) };
+        let asked = unsafe { (self.functions.ncclCommGetAsyncError)(self.handle, &raw mut state) };
         if asked == Status::SUCCESS { state } else { asked }
     }
 
@@ -108,10 +109,10 @@ impl Communicator {
         &self,
         operation: Operation,
         buffer: RawBuffer,
-        stream: &CudaStream,
+        stream: &Stream,
     ) -> Status {
-        let functions = &self.functions;
-        let stream = stream.cu_stream().cast();
+        let functions = self.functions;
+        let stream = stream.handle();
         let all: *mut c_void = buffer.start().as_ptr().cast();
         let part_len = buffer.len() / self.world;
         let part = all.wrapping_byte_add(self.rank * part_len * buffer.dtype().bytes());
@@ -121,15 +122,21 @@ impl Communicator {
             match operation {
                 Operation::AllReduceSum => {
                     let len = buffer.len();
-                    (functions.all_reduce)(all, all, len, dtype, SUM, self.handle, stream)
+                    (functions.ncclAllReduce)(all, all, len, dtype, SUM, self.handle, stream)
                 }
-                Operation::ReduceScatterSum => {
-                    (functions.reduce_scatter)(all, part, part_len, dtype, SUM, self.handle, stream)
-                }
+                Operation::ReduceScatterSum => (functions.ncclReduceScatter)(
+                    all,
+                    part,
+                    part_len,
+                    dtype,
+                    SUM,
+                    self.handle,
+                    stream,
+                ),
                 // Bytes, whatever they mean.
                 Operation::AllGather => {
                     let part_bytes = part_len * buffer.dtype().bytes();
-                    (functions.all_gather)(part, all, part_bytes, UINT8, self.handle, stream)
+                    (functions.ncclAllGather)(part, all, part_bytes, UINT8, self.handle, stream)
                 }
                 _ => unreachable!("{operation} on a device was refused before"),
             }
@@ -138,7 +145,7 @@ impl Communicator {
 
     /// Registers memory that operations will use.
     pub(super) fn register(&mut self, buffer: RawBuffer, keeper: Keeper) -> Result<(), String> {
-        let Some(Registration { register, .. }) = self.functions.registration else {
+        let Some(Registration { ncclCommRegister: register, .. }) = Registration::find() else {
             return Err("it can since version 2.19".to_owned());
         };
         let mut registration = std::ptr::null_mut();
@@ -154,26 +161,26 @@ impl Communicator {
 
     /// NCCL's description of a failure.
     pub(super) fn failure(&self, status: Status) -> String {
-        self.functions.failure(status)
+        failure(self.functions, status)
     }
 
     /// Ends in order, after all ranks have completed what they started.
     pub(super) fn close(mut self, deadline: Instant) -> Result<(), NotReady> {
-        if let Some(Registration { deregister, .. }) = self.functions.registration {
+        if let Some(Registration { ncclCommDeregister: deregister, .. }) = Registration::find() {
             for Registered { registration, .. } in &*self.registered {
                 // SAFETY: a registration of this communicator, which is ready.
                 unsafe { deregister(self.handle, *registration) };
             }
         }
         // SAFETY: a live communicator.
-        let finalizing = unsafe { (self.functions.comm_finalize)(self.handle) };
+        let finalizing = unsafe { (self.functions.ncclCommFinalize)(self.handle) };
         if let Err(error) = self.await_ready(finalizing, deadline) {
             self.abort();
             return Err(error);
         }
         self.registered.clear();
         // SAFETY: finalized, and not used after this.
-        unsafe { (self.functions.comm_destroy)(self.handle) };
+        unsafe { (self.functions.ncclCommDestroy)(self.handle) };
         Ok(())
     }
 
@@ -194,8 +201,17 @@ impl Communicator {
     fn abort_and_wait(self) {
         if self.device.bind().is_ok() {
             // SAFETY: a live communicator, which nobody has any more.
-            unsafe { (self.functions.comm_abort)(self.handle) };
+            unsafe { (self.functions.ncclCommAbort)(self.handle) };
         }
+    }
+}
+
+/// NCCL's description of a failure, and the file that has more.
+pub(super) fn failure(functions: &nccl::Nccl, status: Status) -> String {
+    let text = functions.text(status);
+    match LogSettings::written_file() {
+        Some(file) => format!("{text}; NCCL's log is {}", file.display()),
+        None => text,
     }
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::cuda::{Cuda, CudaStream, Error, Event};
+use device::cuda::{Cuda, Error, Event, Stream};
 
 /// Compares events with an event that is recorded now, on a stream without other work.
 #[derive(Debug)]
 pub(super) struct DeviceClock {
-    idle: Arc<CudaStream>,
+    idle: Arc<Stream>,
     now: Event,
 }
 

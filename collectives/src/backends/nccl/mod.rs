@@ -8,7 +8,6 @@
 mod backend;
 mod communicator;
 mod device_clock;
-mod library;
 mod log_settings;
 mod opening;
 mod operations;

@@ -6,10 +6,10 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use device::cuda::Cuda;
+use device::cuda::nccl::{self, Status, UniqueId};
 
 use super::NAME;
-use super::communicator::{Communicator, NotReady};
-use super::library::{Functions, Status, UniqueId};
+use super::communicator::{self, Communicator, NotReady};
 use super::log_settings::LogSettings;
 use crate::{Collective, Error};
 
@@ -38,8 +38,8 @@ pub(super) fn open(
     let greetings = ManuallyDrop::into_inner(greetings);
     let id = agreed_id(&greetings)?;
     device.bind().map_err(start)?;
-    let refused = |status| start(functions.failure(status));
     let begun = Communicator::begin(functions, device, id, rank, control.world());
+    let refused = |status| start(communicator::failure(functions, status));
     let communicator = begun.map_err(refused)?;
     match communicator.await_ready(Status::IN_PROGRESS, deadline) {
         Ok(()) => Ok(communicator),
@@ -63,23 +63,23 @@ pub(super) fn open(
 
 /// A rank that has NCCL.
 struct Greeting {
-    functions: Functions,
+    functions: &'static nccl::Nccl,
     bytes: [u8; GREETING_BYTES],
 }
 
 fn greeting(rank: usize) -> Result<Greeting, Error> {
-    let functions = Functions::open().map_err(start)?;
+    let functions = nccl::Nccl::open().map_err(start)?;
     let require = |status| match status {
         Status::SUCCESS => Ok(()),
-        refused => Err(start(functions.failure(refused))),
+        refused => Err(start(communicator::failure(functions, refused))),
     };
     let mut version = 0;
     // SAFETY: it writes one int.
-    require(unsafe { (functions.get_version)(&raw mut version) })?;
+    require(unsafe { (functions.ncclGetVersion)(&raw mut version) })?;
     let mut id = UniqueId([0; UniqueId::BYTES]);
     if rank == 0 {
         // SAFETY: it writes the id.
-        require(unsafe { (functions.get_unique_id)(&raw mut id) })?;
+        require(unsafe { (functions.ncclGetUniqueId)(&raw mut id) })?;
     }
     let mut bytes = [0; GREETING_BYTES];
     let (of_version, of_id) = bytes.split_at_mut(size_of::<c_int>());

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use device::cuda::{Cuda, CudaStream, Error, Event};
+use device::cuda::{Cuda, Error, Event, Stream};
 
 use super::device_clock::Moment;
 use crate::core::outstanding::Job;
@@ -194,19 +194,19 @@ impl Entry {
     }
 
     /// Lets the stream `own` start the operation once the compute stream has reached this point.
-    pub(super) fn order_start(&self, compute: &CudaStream, own: &CudaStream) -> Result<(), Error> {
+    pub(super) fn order_start(&self, compute: &Stream, own: &Stream) -> Result<(), Error> {
         self.ready.record(compute)?;
         self.ready.join(own)?;
         self.start.record(own)
     }
 
     /// Records the end of the operation behind the work that its stream was given so far.
-    pub(super) fn record_end(&self, own: &CudaStream) -> Result<(), Error> {
+    pub(super) fn record_end(&self, own: &Stream) -> Result<(), Error> {
         self.end.record(own)
     }
 
     /// Lets the compute stream wait for the end.
-    pub(super) fn join(&self, compute: &CudaStream) -> Result<(), Error> {
+    pub(super) fn join(&self, compute: &Stream) -> Result<(), Error> {
         self.wait_start.record(compute)?;
         self.end.join(compute)
     }

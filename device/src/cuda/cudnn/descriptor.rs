@@ -46,7 +46,8 @@ impl Owned {
     fn new(cudnn: Cudnn, kind: Kind) -> Result<Self, Refusal> {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: it writes one pointer.
-        let status = unsafe { (cudnn.functions.create_descriptor)(kind.0, &raw mut pointer) };
+        let status =
+            unsafe { (cudnn.functions.cudnnBackendCreateDescriptor)(kind.0, &raw mut pointer) };
         cudnn.check("making a descriptor", status)?;
         Ok(Self { pointer, cudnn })
     }
@@ -55,7 +56,7 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: this owns it, and nothing that refers to it is left.
-        let _ = unsafe { (self.cudnn.functions.destroy_descriptor)(self.pointer) };
+        let _ = unsafe { (self.cudnn.functions.cudnnBackendDestroyDescriptor)(self.pointer) };
     }
 }
 
@@ -177,7 +178,13 @@ impl Builder {
         // SAFETY: the callers pass the type that belongs to `element`; the library copies them.
         let status = unsafe {
             let values = values.as_ptr().cast();
-            (cudnn.functions.set_attribute)(*pointer, attribute.0, element.0, count, values)
+            (cudnn.functions.cudnnBackendSetAttribute)(
+                *pointer,
+                attribute.0,
+                element.0,
+                count,
+                values,
+            )
         };
         cudnn.check("setting an attribute", status)?;
         Ok(self)
@@ -190,7 +197,7 @@ impl Builder {
     pub fn finalize(self) -> Result<Descriptor, Refusal> {
         let Self { owned, uses, handle } = self;
         // SAFETY: this owns it.
-        let status = unsafe { (owned.cudnn.functions.finalize)(owned.pointer) };
+        let status = unsafe { (owned.cudnn.functions.cudnnBackendFinalize)(owned.pointer) };
         owned.cudnn.check("finalizing a descriptor", status)?;
         Ok(Descriptor { shared: Arc::new(Finalized { owned, _uses: uses, _handle: handle }) })
     }
@@ -267,7 +274,7 @@ impl Descriptor {
         let mut count = 0_i64;
         // SAFETY: as this function.
         let status = unsafe {
-            (cudnn.functions.get_attribute)(
+            (cudnn.functions.cudnnBackendGetAttribute)(
                 *pointer,
                 attribute.0,
                 element.0,

@@ -1,38 +1,45 @@
 //! cuDNN's functions, looked up in the library that was found.
-#![allow(unsafe_code)] // looks functions up
+#![allow(unsafe_code)] // calls cuDNN
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::Refusal;
-use crate::cuda::{Error, Libraries, Required};
+use crate::cuda::function_table::function_table;
+use crate::cuda::{Error, Libraries};
 
 /// `cudnnBackendDescriptor_t` and `cudnnHandle_t`.
 pub(super) type Pointer = *mut c_void;
 /// `cudnnStatus_t`: 0 is success.
 pub(super) type Status = c_int;
 
-/// The functions that are called.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Functions {
-    pub(super) create_descriptor: unsafe extern "C" fn(c_int, *mut Pointer) -> Status,
-    pub(super) destroy_descriptor: unsafe extern "C" fn(Pointer) -> Status,
-    pub(super) set_attribute:
-        unsafe extern "C" fn(Pointer, c_int, c_int, i64, *const c_void) -> Status,
-    pub(super) get_attribute:
-        unsafe extern "C" fn(Pointer, c_int, c_int, i64, *mut i64, *mut c_void) -> Status,
-    pub(super) finalize: unsafe extern "C" fn(Pointer) -> Status,
-    pub(super) execute: unsafe extern "C" fn(Pointer, Pointer, Pointer) -> Status,
-    pub(super) create: unsafe extern "C" fn(*mut Pointer) -> Status,
-    pub(super) destroy: unsafe extern "C" fn(Pointer) -> Status,
-    pub(super) set_stream: unsafe extern "C" fn(Pointer, *mut c_void) -> Status,
-    get_error_string: unsafe extern "C" fn(Status) -> *const c_char,
-    get_last_error_string: unsafe extern "C" fn(*mut c_char, usize),
+function_table! {
+    /// The functions that are called: graphs are built by descriptors alone.
+    pub(in crate::cuda) struct Functions {
+        fn cudnnBackendCreateDescriptor(c_int, *mut Pointer) -> Status;
+        fn cudnnBackendDestroyDescriptor(Pointer) -> Status;
+        fn cudnnBackendExecute(Pointer, Pointer, Pointer) -> Status;
+        fn cudnnBackendFinalize(Pointer) -> Status;
+        fn cudnnBackendGetAttribute(
+            Pointer,
+            c_int,
+            c_int,
+            i64,
+            *mut i64,
+            *mut c_void,
+        ) -> Status;
+        fn cudnnBackendSetAttribute(Pointer, c_int, c_int, i64, *const c_void) -> Status;
+        fn cudnnCreate(*mut Pointer) -> Status;
+        fn cudnnDestroy(Pointer) -> Status;
+        fn cudnnGetErrorString(Status) -> *const c_char;
+        fn cudnnGetLastErrorString(*mut c_char, usize);
+        fn cudnnSetStream(Pointer, *mut c_void) -> Status;
+    }
 }
 
 /// cuDNN, open for the life of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Cudnn {
-    pub(super) functions: Functions,
+    pub(super) functions: &'static Functions,
 }
 
 impl Cudnn {
@@ -41,26 +48,7 @@ impl Cudnn {
     /// # Errors
     /// Fails if it is missing, or older than the version that this program was written for.
     pub fn open() -> Result<Self, Error> {
-        let required = Required { cudnn: true, ..Required::NONE };
-        let libraries = Libraries::open(&required)?;
-        let library = libraries.cudnn().unwrap_or_else(|| unreachable!("it was required"));
-        // SAFETY: each field has the type that `cudnn_graph.h` gives the function of this name.
-        let functions = unsafe {
-            Functions {
-                create_descriptor: library.function("cudnnBackendCreateDescriptor")?,
-                destroy_descriptor: library.function("cudnnBackendDestroyDescriptor")?,
-                set_attribute: library.function("cudnnBackendSetAttribute")?,
-                get_attribute: library.function("cudnnBackendGetAttribute")?,
-                finalize: library.function("cudnnBackendFinalize")?,
-                execute: library.function("cudnnBackendExecute")?,
-                create: library.function("cudnnCreate")?,
-                destroy: library.function("cudnnDestroy")?,
-                set_stream: library.function("cudnnSetStream")?,
-                get_error_string: library.function("cudnnGetErrorString")?,
-                get_last_error_string: library.function("cudnnGetLastErrorString")?,
-            }
-        };
-        Ok(Self { functions })
+        Ok(Self { functions: &Libraries::open_cudnn()?.functions })
     }
 
     /// Fails with cuDNN's text for a status other than success.
@@ -78,8 +66,8 @@ impl Cudnn {
         // second writes at most so many bytes, with a zero at their end.
         let name = unsafe {
             let length = message.len();
-            (self.functions.get_last_error_string)(message.as_mut_ptr().cast(), length);
-            CStr::from_ptr((self.functions.get_error_string)(status))
+            (self.functions.cudnnGetLastErrorString)(message.as_mut_ptr().cast(), length);
+            CStr::from_ptr((self.functions.cudnnGetErrorString)(status))
         };
         let name = name.to_string_lossy();
         let last = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy();

@@ -51,11 +51,11 @@ impl Handle {
     fn open(cudnn: Cudnn, device: &Cuda) -> Result<Self, Refusal> {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: it writes one pointer.
-        cudnn.check("cudnnCreate", unsafe { (cudnn.functions.create)(&raw mut pointer) })?;
+        cudnn.check("cudnnCreate", unsafe { (cudnn.functions.cudnnCreate)(&raw mut pointer) })?;
         let shared = Shared { pointer, cudnn, device: device.clone() };
-        let stream = device.compute().cu_stream().cast();
+        let stream = device.compute().handle();
         // SAFETY: the device keeps its stream, and the handle keeps the device.
-        let status = unsafe { (cudnn.functions.set_stream)(pointer, stream) };
+        let status = unsafe { (cudnn.functions.cudnnSetStream)(pointer, stream) };
         let handle = Self { shared: Arc::new(shared) };
         cudnn.check("cudnnSetStream", status)?;
         Ok(handle)
@@ -86,7 +86,9 @@ impl Handle {
         let Shared { pointer, cudnn, .. } = &*self.shared;
         let pack = variant_pack(*cudnn, binding)?;
         // SAFETY: as the callers.
-        let status = unsafe { (cudnn.functions.execute)(*pointer, plan.pointer(), pack.pointer()) };
+        let status = unsafe {
+            (cudnn.functions.cudnnBackendExecute)(*pointer, plan.pointer(), pack.pointer())
+        };
         cudnn.check("cudnnBackendExecute", status)
     }
 }
@@ -108,7 +110,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
             // SAFETY: this owns it.
-            let _ = unsafe { (self.cudnn.functions.destroy)(self.pointer) };
+            let _ = unsafe { (self.cudnn.functions.cudnnDestroy)(self.pointer) };
         }
     }
 }

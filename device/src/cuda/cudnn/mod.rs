@@ -14,6 +14,7 @@ mod refusal;
 
 pub use descriptor::{Builder, Descriptor};
 pub use functions::Cudnn;
+pub(super) use functions::Functions;
 pub use handle::{Binding, Handle};
 pub use numbers::{Attribute, ComparisonMode, DataType, HeuristicMode, Kind, Knob};
 pub use refusal::Refusal;

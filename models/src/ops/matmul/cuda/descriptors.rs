@@ -1,30 +1,43 @@
 //! cuBLASLt's descriptors, each destroyed with its owner.
 #![allow(unsafe_code)] // calls cuBLASLt
 
-use std::ffi::c_void;
+use std::ffi::c_int;
+use std::ptr;
 
-use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{
     cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
     cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t,
     cudaDataType,
 };
+use device::cuda::cublaslt::{CublasLt, Refusal};
 
 /// The library's state.
 #[derive(Debug)]
-pub(super) struct Handle(pub(super) cublasLtHandle_t);
+pub(super) struct Handle {
+    pub(super) pointer: cublasLtHandle_t,
+    pub(super) library: &'static CublasLt,
+}
 
 /// Descriptor of the computation: types, transposes, epilogue.
 #[derive(Debug)]
-pub(super) struct Operation(pub(super) cublasLtMatmulDesc_t);
+pub(super) struct Operation {
+    pub(super) pointer: cublasLtMatmulDesc_t,
+    library: &'static CublasLt,
+}
 
 /// Descriptor of a matrix's layout.
 #[derive(Debug)]
-pub(super) struct Layout(pub(super) cublasLtMatrixLayout_t);
+pub(super) struct Layout {
+    pub(super) pointer: cublasLtMatrixLayout_t,
+    library: &'static CublasLt,
+}
 
 /// Descriptor of the limits of an algorithm.
 #[derive(Debug)]
-pub(super) struct Preference(pub(super) cublasLtMatmulPreference_t);
+pub(super) struct Preference {
+    pub(super) pointer: cublasLtMatmulPreference_t,
+    library: &'static CublasLt,
+}
 
 // SAFETY: the library's functions may be called from any thread.
 unsafe impl Send for Handle {}
@@ -34,16 +47,25 @@ unsafe impl Send for Operation {}
 unsafe impl Send for Layout {}
 
 impl Handle {
-    pub(super) fn new() -> Result<Self, CublasError> {
-        Ok(Self(result::create_handle()?))
+    pub(super) fn new(library: &'static CublasLt) -> Result<Self, Refusal> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        library.check(unsafe { (library.cublasLtCreate)(&raw mut pointer) })?;
+        Ok(Self { pointer, library })
     }
 }
 
 impl Operation {
     /// Creates a descriptor with sums and factors in f32.
-    pub(super) fn new() -> Result<Self, CublasError> {
-        let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        Ok(Self(result::create_matmul_desc(compute, cudaDataType::CUDA_R_32F)?))
+    pub(super) fn new(library: &'static CublasLt) -> Result<Self, Refusal> {
+        let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F as c_int;
+        let scale = cudaDataType::CUDA_R_32F as c_int;
+        let mut pointer = ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        let status =
+            unsafe { (library.cublasLtMatmulDescCreate)(&raw mut pointer, compute, scale) };
+        library.check(status)?;
+        Ok(Self { pointer, library })
     }
 
     /// Sets an attribute of type `T`.
@@ -54,32 +76,40 @@ impl Operation {
         &self,
         attribute: cublasLtMatmulDescAttributes_t,
         value: T,
-    ) -> Result<(), CublasError> {
-        let value: *const T = &raw const value;
+    ) -> Result<(), Refusal> {
+        let set = self.library.cublasLtMatmulDescSetAttribute;
+        let value = (&raw const value).cast();
         // SAFETY: as this function; the value is copied.
-        unsafe {
-            result::set_matmul_desc_attribute(self.0, attribute, value.cast(), size_of::<T>())
-        }
+        self.library.check(unsafe { set(self.pointer, attribute as c_int, value, size_of::<T>()) })
     }
 }
 
 impl Layout {
     /// Columns of `rows` elements, `stride` elements apart.
     pub(super) fn new(
+        library: &'static CublasLt,
         element: cudaDataType,
         rows: usize,
         columns: usize,
         stride: usize,
-    ) -> Result<Self, CublasError> {
-        let layout =
-            result::create_matrix_layout(element, rows as u64, columns as u64, stride as i64)?;
-        Ok(Self(layout))
+    ) -> Result<Self, Refusal> {
+        let create = library.cublasLtMatrixLayoutCreate;
+        let [rows, columns] = [rows, columns].map(|count| count as u64);
+        let mut pointer = ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        let status =
+            unsafe { create(&raw mut pointer, element as c_int, rows, columns, stride as i64) };
+        library.check(status)?;
+        Ok(Self { pointer, library })
     }
 }
 
 impl Preference {
-    pub(super) fn new() -> Result<Self, CublasError> {
-        Ok(Self(result::create_matmul_pref()?))
+    pub(super) fn new(library: &'static CublasLt) -> Result<Self, Refusal> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        library.check(unsafe { (library.cublasLtMatmulPreferenceCreate)(&raw mut pointer) })?;
+        Ok(Self { pointer, library })
     }
 
     /// Sets an attribute of type `T`.
@@ -90,37 +120,38 @@ impl Preference {
         &self,
         attribute: cublasLtMatmulPreferenceAttributes_t,
         value: T,
-    ) -> Result<(), CublasError> {
-        let value: *const c_void = (&raw const value).cast();
+    ) -> Result<(), Refusal> {
+        let set = self.library.cublasLtMatmulPreferenceSetAttribute;
+        let value = (&raw const value).cast();
         // SAFETY: as this function; the value is copied.
-        unsafe { result::set_matmul_pref_attribute(self.0, attribute, value, size_of::<T>()) }
+        self.library.check(unsafe { set(self.pointer, attribute as c_int, value, size_of::<T>()) })
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: this owns it.
-        let _ = unsafe { result::destroy_handle(self.0) };
+        let _ = unsafe { (self.library.cublasLtDestroy)(self.pointer) };
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
         // SAFETY: this owns it.
-        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+        let _ = unsafe { (self.library.cublasLtMatmulDescDestroy)(self.pointer) };
     }
 }
 
 impl Drop for Layout {
     fn drop(&mut self) {
         // SAFETY: this owns it.
-        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+        let _ = unsafe { (self.library.cublasLtMatrixLayoutDestroy)(self.pointer) };
     }
 }
 
 impl Drop for Preference {
     fn drop(&mut self) {
         // SAFETY: this owns it.
-        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+        let _ = unsafe { (self.library.cublasLtMatmulPreferenceDestroy)(self.pointer) };
     }
 }

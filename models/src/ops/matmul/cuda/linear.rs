@@ -108,7 +108,9 @@ impl LinearProducts {
         let mut has_own_gelu = has_gelu && E::FORMAT == Format::F32;
         let mut refusal = None;
         let planned = match plan(if has_own_gelu { epilogues.without_gelu() } else { epilogues }) {
-            Err(error @ Error::Library { .. }) if has_gelu && !has_own_gelu => {
+            Err(error @ (Error::Library { .. } | Error::NoPlan { .. }))
+                if has_gelu && !has_own_gelu =>
+            {
                 has_own_gelu = true;
                 refusal = Some(error);
                 plan(epilogues.without_gelu())

@@ -1,15 +1,16 @@
 //! A product of one shape: descriptors and algorithm, chosen once.
 #![allow(unsafe_code)] // calls cuBLASLt with addresses
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
-use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{
     cublasLtEpilogue_t, cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t as Attribute,
     cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtReductionScheme_t,
     cudaDataType,
 };
-use device::cuda::{Cuda, Error};
+use device::cuda::cublaslt::{CublasLt, HeuristicResult, Refusal, Status};
+use device::cuda::{Cuda, Error, Libraries, Library};
 use device::{Allocator, DeviceBuffer};
 
 use super::descriptors::{Handle, Layout, Operation, Preference};
@@ -91,9 +92,9 @@ impl Blas {
     /// Opens the library for a device.
     pub(crate) fn new(device: &Cuda, workspace: DeviceBuffer<u8>) -> Result<Self, Error> {
         device.bind()?;
-        let handle = Handle::new().map_err(|error| Error::LibraryStartup {
+        let handle = Handle::new(CublasLt::open()?).map_err(|refusal| Error::LibraryStartup {
             library: "cuBLASLt",
-            text: error.to_string(),
+            text: refusal.to_string(),
         })?;
         Ok(Self { handle, workspace, device: device.clone() })
     }
@@ -125,14 +126,17 @@ impl Product {
     /// Chooses the algorithm: the first that the library offers.
     ///
     /// # Errors
-    /// Fails if it offers none.
+    /// [`Error::NoPlan`] if it offers none.
     pub(crate) fn new(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Error> {
-        Self::plan(blas, shape, epilogue)
-            .map_err(|error| failed(&format!("planning {shape:?} with {epilogue:?}"), error))
+        Self::plan(blas, shape, epilogue).map_err(|refusal| match refusal.status {
+            Status::NOT_SUPPORTED => no_plan(&shape, epilogue, &refusal),
+            _ => failed(&format!("planning {}", described(&shape, epilogue)), &refusal),
+        })
     }
 
-    fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, CublasError> {
-        let mut operation = operation(&shape, epilogue)?;
+    fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Refusal> {
+        let library = blas.handle.library;
+        let mut operation = operation(library, &shape, epilogue)?;
         // Heuristics may depend on the alignment of the epilogue's pointers: it is the least.
         let placeholder = blas.workspace.view().cuda_address() + u64::from(ALIGNMENT_BYTES);
         // SAFETY: nothing is computed with them: `start` sets those of each product.
@@ -140,23 +144,34 @@ impl Product {
         let ProductShape { m, n, k, factors, .. } = shape;
         let (a_rows, a_columns) = if shape.a_is_transposed { (k, m) } else { (m, k) };
         let (b_rows, b_columns) = if shape.b_is_transposed { (n, k) } else { (k, n) };
-        let a = Layout::new(factors, a_rows, a_columns, shape.a_stride)?;
-        let b = Layout::new(factors, b_rows, b_columns, shape.b_stride)?;
-        let d = Layout::new(shape.product, m, n, shape.d_stride)?;
-        let preference = preference(blas.workspace.len())?;
-        // SAFETY: all descriptors are alive.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(
-                blas.handle.0,
-                operation.0,
-                a.0,
-                b.0,
-                d.0,
-                d.0,
-                preference.0,
+        let a = Layout::new(library, factors, a_rows, a_columns, shape.a_stride)?;
+        let b = Layout::new(library, factors, b_rows, b_columns, shape.b_stride)?;
+        let d = Layout::new(library, shape.product, m, n, shape.d_stride)?;
+        let preference = preference(library, blas.workspace.len())?;
+        let mut found = MaybeUninit::<HeuristicResult>::uninit();
+        let mut count: c_int = 0;
+        // SAFETY: all descriptors are alive; it writes at most one result, and one number.
+        library.check(unsafe {
+            (library.cublasLtMatmulAlgoGetHeuristic)(
+                blas.handle.pointer,
+                operation.pointer,
+                a.pointer,
+                b.pointer,
+                d.pointer,
+                d.pointer,
+                preference.pointer,
+                1,
+                found.as_mut_ptr(),
+                &raw mut count,
             )
-        }?;
-        Ok(Self { shape, epilogue, operation, a, b, d, algorithm: found.algo })
+        })?;
+        if count == 0 {
+            library.check(Status::NOT_SUPPORTED)?;
+        }
+        // SAFETY: it wrote one result.
+        let HeuristicResult { algorithm, state, .. } = unsafe { found.assume_init() };
+        library.check(state)?;
+        Ok(Self { shape, epilogue, operation, a, b, d, algorithm })
     }
 
     /// Starts the product.
@@ -167,12 +182,12 @@ impl Product {
     pub(crate) unsafe fn run(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Error> {
         blas.device.bind()?;
         // SAFETY: as this function.
-        unsafe { self.start(blas, operands) }.map_err(|error| {
-            failed(&format!("starting {:?} with {:?}", self.shape, self.epilogue), error)
+        unsafe { self.start(blas, operands) }.map_err(|refusal| {
+            failed(&format!("starting {}", described(&self.shape, self.epilogue)), &refusal)
         })
     }
 
-    unsafe fn start(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), CublasError> {
+    unsafe fn start(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Refusal> {
         let Operands { a, b, added, d, bias, before_gelu } = operands;
         // SAFETY: as this function.
         unsafe { set_pointers(&mut self.operation, self.epilogue, bias, before_gelu) }?;
@@ -181,28 +196,29 @@ impl Product {
         let added = if added == 0 { d } else { added };
         let pointer = |address: u64| address as *const c_void;
         let workspace = blas.workspace.view_mut().cuda_address();
+        let library = blas.handle.library;
         // SAFETY: as this function; the factors are read before the call returns, and products of
         // one stream use the workspace one after the other.
-        unsafe {
-            result::matmul(
-                blas.handle.0,
-                self.operation.0,
+        library.check(unsafe {
+            (library.cublasLtMatmul)(
+                blas.handle.pointer,
+                self.operation.pointer,
                 (&raw const alpha).cast(),
-                (&raw const beta).cast(),
                 pointer(a),
-                self.a.0,
+                self.a.pointer,
                 pointer(b),
-                self.b.0,
+                self.b.pointer,
+                (&raw const beta).cast(),
                 pointer(added),
-                self.d.0,
+                self.d.pointer,
                 d as *mut c_void,
-                self.d.0,
+                self.d.pointer,
                 &raw const self.algorithm,
                 workspace as *mut c_void,
                 blas.workspace.len(),
-                blas.device.compute().cu_stream().cast(),
+                blas.device.compute().handle(),
             )
-        }
+        })
     }
 }
 
@@ -215,7 +231,7 @@ unsafe fn set_pointers(
     epilogue: Epilogue,
     bias: u64,
     before_gelu: u64,
-) -> Result<(), CublasError> {
+) -> Result<(), Refusal> {
     // SAFETY: attributes that are pointers; the rest as this function.
     unsafe {
         if matches!(epilogue, Epilogue::Bias | Epilogue::GeluBias) {
@@ -230,8 +246,12 @@ unsafe fn set_pointers(
 }
 
 /// Transposes and epilogue.
-fn operation(shape: &ProductShape, epilogue: Epilogue) -> Result<Operation, CublasError> {
-    let operation = Operation::new()?;
+fn operation(
+    library: &'static CublasLt,
+    shape: &ProductShape,
+    epilogue: Epilogue,
+) -> Result<Operation, Refusal> {
+    let operation = Operation::new(library)?;
     // `cublasOperation_t`: CUBLAS_OP_N and CUBLAS_OP_T.
     let transpose = |is_transposed| i32::from(is_transposed);
     let epilogue_of_library = match epilogue {
@@ -257,8 +277,8 @@ fn operation(shape: &ProductShape, epilogue: Epilogue) -> Result<Operation, Cubl
 
 /// Limits of an algorithm. Parts of a sum are added in f32: the library's other ways to add them
 /// round each part to the type of the product.
-fn preference(workspace_bytes: usize) -> Result<Preference, CublasError> {
-    let preference = Preference::new()?;
+fn preference(library: &'static CublasLt, workspace_bytes: usize) -> Result<Preference, Refusal> {
+    let preference = Preference::new(library)?;
     let schemes = cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
     // SAFETY: each value has the type of its attribute.
     unsafe {
@@ -278,6 +298,27 @@ fn preference(workspace_bytes: usize) -> Result<Preference, CublasError> {
     Ok(preference)
 }
 
-fn failed(what: &str, error: CublasError) -> Error {
-    Error::Library { library: "cuBLASLt", what: what.to_owned(), text: error.to_string() }
+/// A product as in `m = 8, n = 4, k = 16, CUDA_R_16BF with the epilogue Bias`.
+fn described(shape: &ProductShape, epilogue: Epilogue) -> String {
+    let ProductShape { m, n, k, a_is_transposed, b_is_transposed, factors, product, .. } = shape;
+    let operation = |is_transposed| if is_transposed { "T" } else { "N" };
+    let [a, b] = [*a_is_transposed, *b_is_transposed].map(operation);
+    format!(
+        "a product of m = {m}, n = {n}, k = {k}, transposes {a}{b}, {factors:?} to {product:?}, \
+         epilogue {epilogue:?}"
+    )
+}
+
+fn no_plan(shape: &ProductShape, epilogue: Epilogue, refusal: &Refusal) -> Error {
+    let version = Libraries::of_process().cublaslt().map(Library::version_text);
+    Error::NoPlan {
+        library: format!("cuBLASLt {}", version.unwrap_or_default()),
+        what: described(shape, epilogue),
+        reason: refusal.to_string(),
+        hint: "install another version of cuBLASLt",
+    }
+}
+
+fn failed(what: &str, refusal: &Refusal) -> Error {
+    Error::Library { library: "cuBLASLt", what: what.to_owned(), text: refusal.to_string() }
 }

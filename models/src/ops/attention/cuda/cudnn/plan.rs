@@ -203,8 +203,8 @@ fn no_plan(operation: &str, shape: &Shape, reason: &Reason) -> Error {
         reason => {
             let version = Libraries::of_process().versions().cudnn;
             let library = format!("cuDNN {}", version.as_deref().unwrap_or("of unknown version"));
-            let instead = "run.attention = flash";
-            Error::NoPlan { library, what, reason: reason.to_string(), instead }
+            let hint = "use run.attention = flash";
+            Error::NoPlan { library, what, reason: reason.to_string(), hint }
         }
     }
 }
