@@ -3,12 +3,13 @@
 //!
 //! Needs a device: `make test-cuda-emulated` provides the emulated one.
 
-use device::cuda::Cuda;
+use device::cuda::{Cuda, Launched};
 use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use half::bf16;
 use yardstick_models::config::{Family, Llama, RopeScaling};
 use yardstick_models::fused::{AttentionBackend, Fused, Options, Recompute};
 use yardstick_models::init::init_weights;
+use yardstick_models::meter::Op;
 use yardstick_models::ops::cross_entropy::{LOGITS_BYTES, chunk_tokens};
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::workload::Compute;
@@ -106,6 +107,15 @@ impl Case {
 
     /// Two micro-batches, the second of which is added, and an evaluation.
     fn compute(&self, device: &Device, options: Options) -> Computed {
+        self.compute_and_count(device, options).0
+    }
+
+    /// The same, and what each op of the micro-batches launched.
+    fn compute_and_count(
+        &self,
+        device: &Device,
+        options: Options,
+    ) -> (Computed, Vec<(Op, Launched)>) {
         let allocator = device.allocator();
         let on_cuda = matches!(device, Device::Cuda(_));
         let options = Options { on_cuda, ..options };
@@ -126,10 +136,14 @@ impl Case {
         let values = allocator.zeros(self.layout.len());
         let mut sink = FlatGradients { layout: &self.layout, values, completed: Vec::new() };
         let mut loss = allocator.zeros(1);
+        engine.meter().unwrap().start();
         for sums in [Sums::Write, Sums::Add] {
             let scale = 0.5 / rows as f32;
             engine.train(&mut weights, batch, scale, sums, loss.view_mut(), &mut sink).unwrap();
         }
+        let meter = engine.meter().unwrap();
+        meter.stop().unwrap();
+        let launched = meter.counts().map(|(op, count)| (op, count.launched)).collect();
         let segments = self.layout.segments().len();
         assert!(sink.completed.iter().copied().eq((0..segments).chain(0..segments)));
         let mut computed = Computed {
@@ -138,7 +152,7 @@ impl Case {
             gradients: read(device, &sink.values),
         };
         computed.evaluated = engine.evaluate(&mut weights, batch).unwrap();
-        computed
+        (computed, launched)
     }
 }
 
@@ -205,6 +219,25 @@ fn losses_and_every_gradient_are_those_of_the_processor() {
                 let found = case.compute(&device, Options { recompute, ..options });
                 assert_agree(&case, &found, &exact, compute);
             }
+        }
+    }
+}
+
+/// The cost of a plan is that of the same calls.
+#[test]
+fn a_device_that_only_counts_counts_what_the_device_is_given() {
+    let device = cuda();
+    let dry = Device::Cuda(Cuda::dry().unwrap());
+    let [(grouped, shape), ..] = llamas();
+    let (dimensions, gpt_shape) = SHAPES[0];
+    for (config, shape) in [(grouped, shape), (gpt(dimensions), gpt_shape)] {
+        let case = Case::new(config, shape);
+        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            let options = Options { recompute, ..Options::from(Compute::Bf16) };
+            let (_, counted) = case.compute_and_count(&dry, options);
+            let (_, launched) = case.compute_and_count(&device, options);
+            assert!(launched.iter().all(|(_, launched)| launched.launches > 0), "{launched:?}");
+            assert_eq!(counted, launched, "{options:?}");
         }
     }
 }

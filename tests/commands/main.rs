@@ -8,4 +8,5 @@ mod comm;
 mod command_line;
 mod devices;
 mod doctor;
+mod plan_cost;
 mod process_limits;

@@ -19,7 +19,7 @@ use super::{Error, Libraries};
 pub struct Status(pub c_int);
 
 impl Status {
-    const SUCCESS: Self = Self(0);
+    pub(super) const SUCCESS: Self = Self(0);
     /// There is no algorithm.
     pub const NOT_SUPPORTED: Self = Self(cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as c_int);
 }

@@ -1,9 +1,14 @@
 //! One CUDA device as a rank uses it: its context, and the compute stream.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::context::Context;
+use super::cublaslt::CublasLt;
+use super::driver::Driver;
+use super::dry;
 use super::error::DriverCall;
 use super::memory::{self, CudaMemory};
 use super::stream::{Priority, Stream};
@@ -20,6 +25,37 @@ struct Shared {
     compute: Arc<Stream>,
     context: Arc<Context>,
     properties: DeviceProperties,
+    /// True if nothing is computed.
+    is_dry: bool,
+    launches: AtomicU64,
+    moved_bytes: AtomicU64,
+}
+
+/// Work that a device was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Launched {
+    /// Kernels, products, copies and fills.
+    pub launches: u64,
+    /// Size of what they read and write: every operand once a launch, and twice what is changed.
+    pub moved_bytes: u64,
+}
+
+impl Launched {
+    /// What was launched after an earlier moment.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            launches: self.launches - earlier.launches,
+            moved_bytes: self.moved_bytes - earlier.moved_bytes,
+        }
+    }
+}
+
+impl AddAssign for Launched {
+    fn add_assign(&mut self, other: Self) {
+        self.launches += other.launches;
+        self.moved_bytes += other.moved_bytes;
+    }
 }
 
 impl Cuda {
@@ -32,10 +68,58 @@ impl Cuda {
         let properties = properties::of(ordinal)?;
         properties::require_new_enough(&properties)?;
         let driver = &Libraries::open_driver()?.functions;
+        Self::with_driver(driver, properties, false)
+    }
+
+    /// Opens a device that computes nothing and has no memory, and needs no GPU: for
+    /// [`launched`](Self::launched).
+    ///
+    /// # Errors
+    /// None; its driver accepts everything.
+    pub fn dry() -> Result<Self, Error> {
+        Self::with_driver(&dry::DRIVER, dry::properties(), true)
+    }
+
+    fn with_driver(
+        driver: &'static Driver,
+        properties: DeviceProperties,
+        is_dry: bool,
+    ) -> Result<Self, Error> {
+        let ordinal = properties.ordinal;
         let context = Arc::new(Context::retain(driver, ordinal).at_startup("opening the device")?);
         let compute = Stream::new(&context, Priority::Ordinary);
         let compute = Arc::new(compute.during("making the stream that computes")?);
-        Ok(Self { shared: Arc::new(Shared { compute, context, properties }) })
+        let [launches, moved_bytes] = [(); 2].map(|()| AtomicU64::new(0));
+        let shared = Shared { compute, context, properties, is_dry, launches, moved_bytes };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Returns whether it computes nothing.
+    pub(super) fn is_dry(&self) -> bool {
+        self.shared.is_dry
+    }
+
+    /// The functions of cuBLASLt for this device.
+    ///
+    /// # Errors
+    /// Fails if the library is missing.
+    pub fn cublaslt(&self) -> Result<&'static CublasLt, Error> {
+        if self.is_dry() { Ok(&dry::CUBLASLT) } else { CublasLt::open() }
+    }
+
+    /// Work that the device was given since it was opened.
+    pub fn launched(&self) -> Launched {
+        let Shared { launches, moved_bytes, .. } = &*self.shared;
+        Launched {
+            launches: launches.load(Ordering::Relaxed),
+            moved_bytes: moved_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts one launch, of a library or of ours.
+    pub fn count_launch(&self, moved_bytes: u64) {
+        self.shared.launches.fetch_add(1, Ordering::Relaxed);
+        self.shared.moved_bytes.fetch_add(moved_bytes, Ordering::Relaxed);
     }
 
     /// Properties of the device.

@@ -85,7 +85,10 @@ impl Module {
     /// Fails if the compiler or the driver refuses it.
     pub fn load(device: &Cuda, source: &Source<'_>) -> Result<Self, Error> {
         let architecture = device.properties().compute_capability.architecture();
-        let cubin = cubin_cache::get_or_compile(source, &architecture)?;
+        let cubin = match device.is_dry() {
+            true => Vec::new(),
+            false => cubin_cache::get_or_compile(source, &architecture)?,
+        };
         let mut handle = ptr::null_mut();
         let load = |driver: &Driver| {
             // SAFETY: it reads a whole image, and writes one pointer.
@@ -138,7 +141,7 @@ impl Kernel {
 
     /// A launch without arguments so far.
     pub fn launch(&self, grid: Grid) -> Launch<'_> {
-        Launch { kernel: self, grid, arguments: [0; ARGUMENTS_MAX], count: 0 }
+        Launch { kernel: self, grid, arguments: [0; ARGUMENTS_MAX], count: 0, moved_bytes: 0 }
     }
 }
 
@@ -152,19 +155,52 @@ pub struct Launch<'a> {
     /// The bytes of each argument, from the first: none has more than eight.
     arguments: [u64; ARGUMENTS_MAX],
     count: usize,
+    /// Size of what the kernel reads and writes.
+    moved_bytes: u64,
 }
 
 impl Launch<'_> {
     /// Elements that the kernel reads.
     #[must_use]
     pub fn reads<E: Element>(self, view: View<'_, E>) -> Self {
-        self.push(view.cuda_address())
+        self.reads_part(view, view.len())
+    }
+
+    /// Elements of which the kernel reads so many.
+    #[must_use]
+    pub fn reads_part<E: Element>(self, view: View<'_, E>, elements: usize) -> Self {
+        self.moves::<E>(elements).push(view.cuda_address())
     }
 
     /// Elements that the kernel writes.
     #[must_use]
     pub fn writes<E: Element>(self, view: &mut ViewMut<'_, E>) -> Self {
-        self.push(view.cuda_address())
+        let elements = view.len();
+        self.writes_part(view, elements)
+    }
+
+    /// Elements of which the kernel writes so many.
+    #[must_use]
+    pub fn writes_part<E: Element>(self, view: &mut ViewMut<'_, E>, elements: usize) -> Self {
+        self.moves::<E>(elements).push(view.cuda_address())
+    }
+
+    /// Elements that the kernel reads and writes.
+    #[must_use]
+    pub fn updates<E: Element>(self, view: &mut ViewMut<'_, E>) -> Self {
+        let elements = view.len();
+        self.updates_part(view, elements)
+    }
+
+    /// Elements of which the kernel reads and writes so many.
+    #[must_use]
+    pub fn updates_part<E: Element>(self, view: &mut ViewMut<'_, E>, elements: usize) -> Self {
+        self.moves::<E>(2 * elements).push(view.cuda_address())
+    }
+
+    fn moves<E: Element>(mut self, elements: usize) -> Self {
+        self.moved_bytes += (elements * size_of::<E>()) as u64;
+        self
     }
 
     /// A null pointer, where an argument is optional.
@@ -242,6 +278,7 @@ impl Launch<'_> {
             }
         };
         let launched = device.context().call(launch);
+        device.count_launch(self.moved_bytes);
         launched.map_err(|status| Error::kernel(kernel.name, "launching", status))
     }
 }

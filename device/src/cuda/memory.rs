@@ -31,7 +31,7 @@ impl CudaMemory {
         let memory = Self { address, device: device.clone() };
         let stream = device.compute().handle;
         // SAFETY: the block has so many bytes.
-        start(device, "clearing memory", |driver| unsafe {
+        start(device, "clearing memory", bytes, |driver| unsafe {
             (driver.cuMemsetD8Async)(address, 0, bytes, stream)
         })?;
         Ok(memory)
@@ -60,12 +60,14 @@ impl Drop for CudaMemory {
     }
 }
 
-/// A call of the driver that puts work on a stream of the device.
+/// A call of the driver that puts work on a stream of the device, and moves so many bytes there.
 fn start(
     device: &Cuda,
     doing: &'static str,
+    moved_bytes: usize,
     call: impl FnOnce(&Driver) -> Status,
 ) -> Result<(), Error> {
+    device.count_launch(moved_bytes as u64);
     device.context().call(call).during(doing)
 }
 
@@ -83,7 +85,7 @@ pub(super) fn copy_from_host<E: Element>(
     let bytes = size_of_val(from);
     let stream = device.compute().handle;
     // SAFETY: both have so many bytes.
-    start(device, "copying to the device", |driver| unsafe {
+    start(device, "copying to the device", bytes, |driver| unsafe {
         (driver.cuMemcpyHtoDAsync_v2)(to.cuda_address(), from.as_ptr().cast(), bytes, stream)
     })
 }
@@ -101,7 +103,7 @@ pub(super) fn copy_to_host<E: Element>(
     let bytes = size_of_val(to);
     let stream = device.compute().handle;
     // SAFETY: both have so many bytes.
-    start(device, "copying to the host", |driver| unsafe {
+    start(device, "copying to the host", bytes, |driver| unsafe {
         (driver.cuMemcpyDtoHAsync_v2)(to.as_mut_ptr().cast(), from.cuda_address(), bytes, stream)
     })
 }
@@ -116,7 +118,7 @@ pub(super) fn copy_bytes_to_host<E: Element>(
     assert_eq!(to.len(), from.len() * size_of::<E>(), "as many bytes in both");
     let bytes = to.len();
     // SAFETY: both have so many bytes.
-    start(device, "copying to the host", |driver| unsafe {
+    start(device, "copying to the host", bytes, |driver| unsafe {
         (driver.cuMemcpyDtoHAsync_v2)(
             to.as_mut_ptr().cast(),
             from.cuda_address(),
@@ -139,7 +141,7 @@ pub(super) fn copy<E: Element>(
     let bytes = from.len() * size_of::<E>();
     let stream = device.compute().handle;
     // SAFETY: both have so many bytes, and do not overlap: one is borrowed exclusively.
-    start(device, "copying on the device", |driver| unsafe {
+    start(device, "copying on the device", 2 * bytes, |driver| unsafe {
         (driver.cuMemcpyDtoDAsync_v2)(to.cuda_address(), from.cuda_address(), bytes, stream)
     })
 }
@@ -156,7 +158,7 @@ pub(super) fn fill<E: Element>(
     let bytes = elements.len() * size_of::<E>();
     let stream = device.compute().handle;
     // SAFETY: the elements have so many bytes and are borrowed exclusively.
-    start(device, "filling memory", |driver| unsafe {
+    start(device, "filling memory", bytes, |driver| unsafe {
         (driver.cuMemsetD8Async)(elements.cuda_address(), byte, bytes, stream)
     })
 }

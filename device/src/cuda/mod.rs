@@ -12,6 +12,7 @@ pub mod cudnn;
 mod device;
 mod downloads;
 mod driver;
+mod dry;
 mod error;
 mod event;
 mod function_table;
@@ -31,7 +32,7 @@ mod stream;
 mod versions;
 mod wanted;
 
-pub use device::Cuda;
+pub use device::{Cuda, Launched};
 pub use downloads::Downloads;
 pub use error::{DriverStatus, Error};
 pub use event::Event;

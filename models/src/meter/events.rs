@@ -31,6 +31,10 @@ impl EventClock {
         Self { device: device.clone(), pairs: Vec::new(), ops: Vec::new(), failure: None }
     }
 
+    pub(super) fn device(&self) -> &Cuda {
+        &self.device
+    }
+
     /// Creates the events, the first time.
     pub(super) fn prepare(&mut self) {
         let missing = PAIRS - self.pairs.len();

@@ -10,7 +10,7 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use device::Device;
-use device::cuda::Error;
+use device::cuda::{Error, Launched};
 use events::EventClock;
 
 /// The work of one or more calls.
@@ -134,6 +134,8 @@ pub struct Count {
     pub time: Duration,
     /// Their FLOPs and bytes.
     pub work: Work,
+    /// What they gave to a CUDA device.
+    pub launched: Launched,
 }
 
 /// Totals of every op.
@@ -200,9 +202,13 @@ impl Meter {
         if self.events.as_ref().is_some_and(EventClock::is_full) {
             self.read_events();
         }
-        self.events.iter_mut().for_each(EventClock::begin);
+        let Some(events) = &mut self.events else { return run() };
+        events.begin();
+        let before = events.device().launched();
         let result = run();
-        self.events.iter_mut().for_each(|events| events.end(op));
+        events.end(op);
+        let launched = events.device().launched().since(before);
+        self.count(op).launched += launched;
         result
     }
 

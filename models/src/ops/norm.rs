@@ -109,7 +109,9 @@ impl NormKernels {
             partials.of_norm(shape.rows, shape.width);
         let parts = weight_sums.len() / shape.width;
         let grid = Grid::row(parts, shape.backward_threads::<E>());
-        let launch = self.backward.launch(grid).writes(&mut dx).writes(&mut weight_sums);
+        let launch = self.backward.launch(grid);
+        let launch = if accumulate { launch.updates(&mut dx) } else { launch.writes(&mut dx) };
+        let launch = launch.writes(&mut weight_sums);
         let launch = match self.has_bias {
             true => launch.writes(&mut bias).writes(&mut dx_sums),
             false => launch,

@@ -6,10 +6,12 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use super::{print, print_json};
 use record::ExitCode;
 use record::text::number_format::{binary, count, thousands};
+use serde::Serialize;
 use trainer::config::{Config, size};
 use trainer::failure::{Failure, Outcome};
 use trainer::plan::{
-    JobShape, RankPlan, choose_recompute, compute_threads, device_bytes_of_rank, with_recompute,
+    Ceilings, JobShape, RankPlan, StepCost, choose_recompute, compute_threads,
+    device_bytes_of_rank, with_recompute,
 };
 
 /// Print the memory plan of a workload, without allocating anything.
@@ -42,9 +44,28 @@ pub(super) struct Plan {
     /// as jobs check the id on another machine than they train on.
     #[arg(long, value_name = "ID")]
     expect_id: Option<String>,
+    /// Print the cost of a step on a GPU as well: launches, FLOPs and bytes of each op, and the time
+    /// that they need at least.
+    #[arg(long)]
+    cost: bool,
+    /// Matmul rate for --cost, in FLOP/s; as measured on an H100 by default.
+    #[arg(long, value_name = "FLOP/S", default_value = "790e12", value_parser = rate)]
+    matmul_rate: f64,
+    /// Memory rate for --cost, in bytes/s; as measured on an H100 by default.
+    #[arg(long, value_name = "BYTES/S", default_value = "3.0e12", value_parser = rate)]
+    memory_rate: f64,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// A plan, and the cost of a step if it was asked for.
+#[derive(Debug, Serialize)]
+struct Planned<'a> {
+    #[serde(flatten)]
+    plan: &'a RankPlan,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<StepCost>,
 }
 
 /// Memory of the device of each rank.
@@ -74,6 +95,11 @@ fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| (1..=RANKS_MAX).contains(n)).ok_or_else(expected)
 }
 
+fn rate(text: &str) -> Result<f64, String> {
+    let expected = || "expected a number above 0, as in 3.0e12".to_owned();
+    text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0).ok_or_else(expected)
+}
+
 impl Plan {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let device = self.device.iter().map(|device| format!("run.device={device}"));
@@ -86,11 +112,18 @@ impl Plan {
         let shape = JobShape { world: self.ranks, local, threads, shares_memory: true };
         let memory = self.memory_of_device(&config, local)?;
         let level = choose_recompute(&config, shape, memory.bytes)?;
-        let plan = memory.judge(RankPlan::new(&with_recompute(&config, level), shape, None)?);
+        let config = with_recompute(&config, level);
+        let plan = memory.judge(RankPlan::new(&config, shape, None)?);
+        let ceilings = Ceilings {
+            matmul_flops_per_second: self.matmul_rate,
+            memory_bytes_per_second: self.memory_rate,
+        };
+        let cost = self.cost.then(|| StepCost::of(&config, self.ranks, ceilings)).transpose()?;
         if self.json {
-            print_json(&plan)?;
+            print_json(&Planned { plan: &plan, cost })?;
         } else {
-            print(self.text(&config, &plan, local))?;
+            let cost = cost.map_or_else(String::new, |cost| format!("\n\n{}", cost.text()));
+            print(self.text(&config, &plan, local) + &cost)?;
         }
         let fails = plan.fits == Some(false) && self.expect_id.is_none();
         Ok(if fails { ExitCode::Environment } else { ExitCode::Done })

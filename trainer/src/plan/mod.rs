@@ -2,6 +2,7 @@
 //! of training with an allocator that only counts.
 
 mod advice;
+mod cost;
 mod recompute;
 
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::ranks::Ranks;
 use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
+pub use cost::{Ceilings, OpCost, StepCost};
 pub use recompute::{choose_recompute, device_bytes_of_rank, with_recompute};
 use record::ExitCode;
 use record::text::number_format::{binary, count};

@@ -54,10 +54,10 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
 /// Parts of a trainer that take memory.
 #[derive(Debug)]
 pub(crate) struct Allocated<'world> {
-    state: State<'world>,
-    gradients: Gradients,
-    scalars: Scalars,
-    model: Box<dyn Model>,
+    pub(super) state: State<'world>,
+    pub(super) gradients: Gradients,
+    pub(super) scalars: Scalars,
+    pub(super) model: Box<dyn Model>,
     batches: Vec<Buffers>,
     /// Memory that checkpoints are copied to.
     staging: Staging,

@@ -6,6 +6,7 @@
 
 mod build;
 mod consensus;
+mod dry;
 mod evaluation;
 mod frozen;
 pub(crate) mod gradients;
@@ -33,6 +34,7 @@ use models::{Batch, Layout, Meter, Model, Sums};
 
 pub(crate) use build::{Allocators, allocate, batch_plan, placed_layout};
 pub use consensus::Requests;
+pub(crate) use dry::{DryStep, dry_step};
 pub(crate) use evaluation::Evaluation;
 pub(crate) use frozen::SavedRange;
 pub(crate) use shard::Piece;

@@ -118,7 +118,7 @@ impl Profile {
             "of memory",
         ]);
         for (op, count) in &self.measured.counts {
-            table.add_row(self.row(&name(*op), count, rates));
+            table.add_row(self.row(&op_name(*op), count, rates));
         }
         let ops = self.all_ops();
         table.add_row(self.row("all ops", &ops, rates));
@@ -197,7 +197,8 @@ fn giga(rate: f64) -> String {
     if rate.is_nan() { "unknown".to_owned() } else { format!("{:.1}", rate / 1e9) }
 }
 
-fn name((role, kind): Op) -> String {
+/// Name of an op in tables.
+pub(crate) fn op_name((role, kind): Op) -> String {
     format!("{} {}", role.name(), kind.name()).trim_end().to_owned()
 }
 
@@ -212,11 +213,13 @@ mod tests {
             calls: 12,
             time: Duration::from_millis(20),
             work: Work { flops: 4e9, bytes: 2e8 },
+            ..Count::default()
         };
         let pass = Count {
             calls: 1,
             time: Duration::from_millis(30),
             work: Work { flops: 0.0, bytes: 6e8 },
+            ..Count::default()
         };
         let counts =
             vec![((Role::Head, Kind::Weight), product), ((Role::AdamW, Kind::Whole), pass)];

@@ -55,7 +55,12 @@ impl CrossEntropy {
         assert_eq!([losses.len(), targets.len()], [tokens; 2], "losses and targets of {shape:?}");
         // Large blocks, so that the rows in flight stay in the cache: each is read twice.
         let launch = self.cross_entropy.launch(Grid::row(tokens, 1024));
-        let launch = launch.writes(&mut losses).writes(&mut logits).reads(targets);
+        let launch = launch.writes(&mut losses);
+        let launch = match gradient_scale {
+            Some(_) => launch.updates(&mut logits),
+            None => launch.reads(logits.as_view()),
+        };
+        let launch = launch.reads(targets);
         let launch = launch.int(vocabulary).int(stride);
         let launch = launch.float(gradient_scale.unwrap_or(0.0).into());
         // SAFETY: cross_entropy(losses, logits, targets, vocabulary, stride, scale,
@@ -69,7 +74,7 @@ impl CrossEntropy {
         mut loss: ViewMut<'_, f64>,
         losses: View<'_, f32>,
     ) -> Result<(), Error> {
-        let launch = self.loss_sum.launch(Grid::row(1, 256)).writes(&mut loss);
+        let launch = self.loss_sum.launch(Grid::row(1, 256)).updates(&mut loss);
         // SAFETY: loss_sum(sum, losses, count, accumulate), in one block.
         unsafe { launch.reads(losses).int(losses.len()).flag(true).run() }
     }

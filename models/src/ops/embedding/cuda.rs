@@ -46,12 +46,13 @@ impl Embedding {
         sequence_tokens: usize,
     ) -> Result<(), Error> {
         let rows = tokens.len();
-        let width = y.len() / rows;
-        assert_eq!(y.len(), rows * width, "a row for each token");
+        let y_elements = y.len();
+        let width = y_elements / rows;
+        assert_eq!(y_elements, rows * width, "a row for each token");
         let launch = self.forward.launch(Grid::row(rows, 128)).writes(&mut y);
-        let launch = launch.reads(tokens).reads(token_table);
+        let launch = launch.reads(tokens).reads_part(token_table, y_elements);
         let launch = match position_table {
-            Some(table) => launch.reads(table),
+            Some(table) => launch.reads_part(table, y_elements),
             None => launch.null(),
         };
         // SAFETY: embedding_forward(y, tokens, token table, position table, rows, sequence tokens,
@@ -72,7 +73,8 @@ impl Embedding {
         assert_eq!(starts.len(), ids.len() + 1, "a start for each token and an end");
         let chunks = width.div_ceil(32 * E::PACK);
         let launch = self.backward_tokens.launch(Grid::of([ids.len(), chunks, 1], 256));
-        let launch = launch.writes(&mut dtable).reads(dx).reads(order).reads(starts).reads(ids);
+        let launch = launch.updates_part(&mut dtable, ids.len() * width).reads(dx);
+        let launch = launch.reads(order).reads(starts).reads(ids);
         // SAFETY: embedding_backward_tokens(dtable, dx, order, starts, ids, width), a token for
         // each block in x; the tokens are below V, which the caller checked.
         unsafe { launch.int(width).run() }
@@ -90,7 +92,12 @@ impl Embedding {
         let sequences = dx.len() / (sequence_tokens * width);
         assert!(dtable.len() >= sequence_tokens * width, "a row for each position");
         let launch = self.backward_positions.launch(Grid::row(sequence_tokens, 128));
-        let launch = launch.writes(&mut dtable).reads(dx).int(sequences).int(sequence_tokens);
+        let elements = sequence_tokens * width;
+        let launch = match accumulate {
+            true => launch.updates_part(&mut dtable, elements),
+            false => launch.writes_part(&mut dtable, elements),
+        };
+        let launch = launch.reads(dx).int(sequences).int(sequence_tokens);
         // SAFETY: embedding_backward_positions(dtable, dx, sequences, sequence tokens, width,
         // accumulate), a position for each block; the length was checked.
         unsafe { launch.int(width).flag(accumulate).run() }

@@ -52,7 +52,7 @@ impl Gelu {
     ) -> Result<(), Error> {
         let grid = self.grid::<E>(dy.len(), x.len());
         // SAFETY: gelu_backward(dy, x, elements), which strides over the elements.
-        unsafe { self.backward.launch(grid).writes(&mut dy).reads(x).long(x.len()).run() }
+        unsafe { self.backward.launch(grid).updates(&mut dy).reads(x).long(x.len()).run() }
     }
 
     fn grid<E: CudaElement>(&self, outputs: usize, elements: usize) -> Grid {

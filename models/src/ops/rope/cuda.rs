@@ -36,7 +36,8 @@ impl Rope {
             Direction::Forward => 1.0,
             Direction::Backward => -1.0,
         };
-        let launch = self.rotate.launch(Grid::row(rows, 128)).writes(&mut qkv);
+        let rotated = rows * shape.heads * 2 * pairs;
+        let launch = self.rotate.launch(Grid::row(rows, 128)).updates_part(&mut qkv, rotated);
         let launch = launch.reads(cosine.view()).reads(sine.view()).int(rows).int(tokens);
         let launch = launch.int(shape.columns).int(shape.heads).int(*pairs).float(sign);
         // SAFETY: rotate(x, cosine, sine, rows, sequence tokens, columns, heads, pairs, direction);

@@ -112,7 +112,8 @@ impl ColumnSums {
         let parts = partials.len() / width;
         assert_eq!(partials.len(), parts * width, "parts of {width} columns");
         let launch = self.sums.launch(Grid::row(width.div_ceil(32), 512));
-        let launch = launch.writes(&mut sums).reads(partials).int(parts).int(width);
+        let launch = if accumulate { launch.updates(&mut sums) } else { launch.writes(&mut sums) };
+        let launch = launch.reads(partials).int(parts).int(width);
         // SAFETY: column_sums(sums, partials, parts, width, accumulate); the lengths were checked.
         unsafe { launch.flag(accumulate).run() }
     }

@@ -57,7 +57,7 @@ impl OnCuda {
     fn add_partials(&self, sum: &mut ViewMut<'_, f64>, number: usize) -> Result<(), Error> {
         let partials = self.partials.view().slice(number * PARTS..(number + 1) * PARTS);
         let launch = self.squares_sum.launch(Grid::row(1, THREADS));
-        let launch = launch.writes(sum).reads(partials).int(PARTS).flag(true);
+        let launch = launch.updates(sum).reads(partials).int(PARTS).flag(true);
         // SAFETY: squares_sum(sum, partials, parts, accumulate), in one block.
         unsafe { launch.run() }
     }
@@ -104,7 +104,7 @@ impl StepOps for OnCuda {
         if elements == 0 {
             return Ok(());
         }
-        let launch = self.adamw.launch(self.grid(elements)).writes(&mut weights);
+        let launch = self.adamw.launch(self.grid(elements)).updates(&mut weights);
         let launch = match working {
             None => launch.null(),
             Some(mut working) => {
@@ -112,9 +112,9 @@ impl StepOps for OnCuda {
                 launch.writes(&mut working)
             }
         };
-        let launch = launch.reads(gradients).writes(&mut exp_avg).writes(&mut exp_avg_sq);
+        let launch = launch.reads(gradients).updates(&mut exp_avg).updates(&mut exp_avg_sq);
         let launch = launch
-            .reads(blocks)
+            .reads_part(blocks, elements.div_ceil(ALIGN))
             .long(first)
             .long(elements)
             .float(adamw.gradient_scale)

@@ -47,7 +47,7 @@ impl SwiGlu {
     ) -> Result<(), Error> {
         let elements = dhidden.len();
         assert_eq!(gate_up.len(), 2 * elements, "gate and up for each element");
-        let launch = self.backward.launch(self.grid::<E>(elements)).writes(&mut gate_up);
+        let launch = self.backward.launch(self.grid::<E>(elements)).updates(&mut gate_up);
         // SAFETY: swiglu_backward(gate_up, dy, rows, width), which strides over the elements.
         unsafe { launch.reads(dhidden).long(elements / width).int(width).run() }
     }

@@ -73,8 +73,12 @@ impl Flash {
         let queries = grid(&shape, shape.heads, shape.tokens.div_ceil(QUERIES));
         let key_blocks = (shape.tokens * shape.head_width).div_ceil(KEY_ELEMENTS);
         let keys = grid(&shape, shape.key_value_heads, key_blocks);
-        for (kernel, grid) in [(&self.backward_queries, queries), (&self.backward_keys, keys)] {
-            let launch = launch::backward(kernel, grid, &mut dqkv, inputs, &shape);
+        let kernels = [
+            (&self.backward_queries, queries, shape.heads),
+            (&self.backward_keys, keys, 2 * shape.key_value_heads),
+        ];
+        for (kernel, grid, heads) in kernels {
+            let launch = launch::backward(kernel, grid, &mut dqkv, heads, inputs, &shape);
             // SAFETY: flash_backward_* have these arguments; the lengths were checked.
             unsafe { launch.run() }?;
         }

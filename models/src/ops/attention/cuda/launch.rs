@@ -20,16 +20,18 @@ pub(super) fn forward<'a, E: CudaElement>(
 }
 
 /// Dqkv, doutput, qkv, log sums, delta, tokens, heads, key-value heads, scale: of the queries'
-/// kernel and of the keys'.
+/// kernel and of the keys', which write so many heads of dqkv.
 pub(super) fn backward<'a, E: CudaElement>(
     kernel: &'a Kernel,
     grid: Grid,
     dqkv: &mut ViewMut<'_, E>,
+    heads: usize,
     inputs: BackwardInputs<'_, E>,
     shape: &Shape,
 ) -> Launch<'a> {
     let BackwardInputs { doutput, qkv, log_sums, delta } = inputs;
-    let launch = kernel.launch(grid).writes(dqkv).reads(doutput).reads(qkv);
+    let written = shape.rows() * heads * shape.head_width;
+    let launch = kernel.launch(grid).writes_part(dqkv, written).reads(doutput).reads(qkv);
     with_shape(launch.reads(log_sums).reads(delta), shape)
 }
 

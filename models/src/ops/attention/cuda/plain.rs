@@ -67,11 +67,13 @@ impl Plain {
         inputs: BackwardInputs<'_, E>,
         shape: Shape,
     ) -> Result<(), Error> {
-        let kernels =
-            [(&self.backward_queries, shape.heads), (&self.backward_keys, shape.key_value_heads)];
-        for (kernel, heads) in kernels {
+        let kernels = [
+            (&self.backward_queries, shape.heads, shape.heads),
+            (&self.backward_keys, shape.key_value_heads, 2 * shape.key_value_heads),
+        ];
+        for (kernel, heads, written_heads) in kernels {
             let grid = grid(&shape, heads);
-            let launch = launch::backward(kernel, grid, &mut dqkv, inputs, &shape);
+            let launch = launch::backward(kernel, grid, &mut dqkv, written_heads, inputs, &shape);
             // SAFETY: attention_backward_* have these arguments and the head width; the lengths
             // were checked.
             unsafe { launch.int(shape.head_width).run() }?;

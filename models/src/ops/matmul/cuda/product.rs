@@ -50,6 +50,23 @@ pub(crate) struct ProductShape {
     pub(crate) product: cudaDataType,
 }
 
+impl ProductShape {
+    /// Size of all operands, each read or written once.
+    fn moved_bytes(&self, epilogue: Epilogue, is_added_to: bool) -> u64 {
+        let Self { m, n, k, .. } = *self;
+        let bytes = |elements: usize, format| (elements * element_bytes(format)) as u64;
+        let has_bias = matches!(epilogue, Epilogue::Bias | Epilogue::GeluBias);
+        let has_gelu = matches!(epilogue, Epilogue::GeluBias | Epilogue::GeluGradient);
+        let matrices = 1 + usize::from(is_added_to) + usize::from(has_gelu);
+        let bias = if has_bias { m } else { 0 };
+        bytes(m * k + k * n, self.factors) + bytes(matrices * m * n + bias, self.product)
+    }
+}
+
+fn element_bytes(format: cudaDataType) -> usize {
+    if format == cudaDataType::CUDA_R_32F { size_of::<f32>() } else { size_of::<half::bf16>() }
+}
+
 /// Operation on the sums before they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Epilogue {
@@ -92,7 +109,7 @@ impl Blas {
     /// Opens the library for a device.
     pub(crate) fn new(device: &Cuda, workspace: DeviceBuffer<u8>) -> Result<Self, Error> {
         device.bind()?;
-        let handle = Handle::new(CublasLt::open()?).map_err(|refusal| Error::LibraryStartup {
+        let handle = Handle::new(device.cublaslt()?).map_err(|refusal| Error::LibraryStartup {
             library: "cuBLASLt",
             text: refusal.to_string(),
         })?;
@@ -181,6 +198,7 @@ impl Product {
     /// uses. Nothing that is written overlaps anything else, except that `added` may be `d`.
     pub(crate) unsafe fn run(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Error> {
         blas.device.bind()?;
+        blas.device.count_launch(self.shape.moved_bytes(self.epilogue, operands.added != 0));
         // SAFETY: as this function.
         unsafe { self.start(blas, operands) }.map_err(|refusal| {
             failed(&format!("starting {}", described(&self.shape, self.epilogue)), &refusal)

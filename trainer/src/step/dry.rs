@@ -1,0 +1,105 @@
+//! One step on a device without memory: counts what its ops launch and move.
+
+use std::time::Duration;
+
+use collectives::Single;
+use device::cuda::{Cuda, Launched};
+use device::{Allocator, Device, ViewMut};
+use models::meter::{Count, Kind, Op, Role};
+use models::ops::{step, work};
+use models::rng::{Purpose, Stream};
+use models::{Batch, Layout, Meter, Pass, StepSink, Sums};
+
+use super::build::{Allocated, Allocators, allocate, batch_plan};
+use super::gradients::Gradients;
+use super::optimizer::Optimizer;
+use crate::config::Config;
+use crate::failure::Outcome;
+use crate::ranks::Ranks;
+
+/// Counts of one rank's step.
+#[derive(Debug)]
+pub(crate) struct DryStep {
+    /// Tokens of the rank.
+    pub(crate) tokens: u64,
+    /// Those of each op.
+    pub(crate) counts: Vec<(Op, Count)>,
+    /// Those of all, copies and fills between ops included.
+    pub(crate) launched: Launched,
+}
+
+/// Runs one step of rank 0 of `world` ranks on a device that only counts, without the other ranks:
+/// their collectives are not part of it.
+///
+/// # Errors
+/// Exit code 2 for a workload that the engine does not compute on a CUDA device.
+pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
+    let cuda = Cuda::dry()?;
+    let device = Device::Cuda(cuda.clone());
+    let allocators = Allocators { device: device.allocator(), host: Allocator::counting() };
+    let single = Single::new();
+    let alone = Ranks::new(&single, Duration::ZERO);
+    let threads = rayon::current_num_threads();
+    let Allocated { mut state, mut gradients, mut scalars, mut model, .. } =
+        allocate(config, world, threads, alone, &allocators)?;
+    let mut ops = step::on(&device)?;
+    let mut meter = Meter::of(&device);
+    meter.start();
+    model.meter().into_iter().for_each(Meter::start);
+
+    let before = cuda.launched();
+    let workload = &config.workload;
+    let accumulation = batch_plan(config, 0, world)?.accumulation;
+    let micro_batch = workload.batch.micro_batch();
+    let tokens = random_tokens(micro_batch.rows(), workload.model.vocabulary);
+    for index in 0..accumulation {
+        let batch = Batch { inputs: &tokens, targets: &tokens };
+        let sums = if index == 0 { Sums::Write } else { Sums::Add };
+        let layout = &state.layout;
+        let mut sink = Sink { gradients: &mut gradients, layout };
+        let loss = scalars.views_mut().loss;
+        model.train(&mut state.engine_weights(), batch, 1.0, sums, loss, &mut sink)?;
+    }
+    meter.time(
+        (Role::GradientNorm, Kind::Whole),
+        || work::gradient_norm(state.shard.part_elements()),
+        || gradients.add_squares(&state.shard, &mut *ops, scalars.squares()),
+    )?;
+    let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &state.layout);
+    let update = optimizer.update(0, 1.0);
+    let of_update = work::adamw(state.shard.elements(), state.weights.working_bytes());
+    meter.time(
+        (Role::AdamW, Kind::Whole),
+        || of_update,
+        || state.update(&update, gradients.flat(), &*ops),
+    )?;
+    let launched = cuda.launched().since(before);
+    let mut counts = Vec::new();
+    for meter in model.meter().into_iter().chain([&mut meter]) {
+        meter.stop()?;
+        counts.extend(meter.counts());
+    }
+    Ok(DryStep { tokens: (accumulation * micro_batch.rows()) as u64, counts, launched })
+}
+
+/// Token ids that are all as likely: how many differ decides what the embedding moves.
+fn random_tokens(count: usize, vocabulary: usize) -> Vec<u32> {
+    let stream = Stream::new(1, Purpose::Test);
+    (0..count as u64).map(|index| stream.below(index, vocabulary as u64) as u32).collect()
+}
+
+/// Hands out gradients, and reduces none.
+struct Sink<'a> {
+    gradients: &'a mut Gradients,
+    layout: &'a Layout,
+}
+
+impl StepSink for Sink<'_> {
+    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+        self.gradients.flat_mut().slice(self.layout.segments()[segment].range.clone())
+    }
+
+    fn complete(&mut self, _segment: usize) {}
+
+    fn enter(&mut self, _pass: Pass) {}
+}
