@@ -187,6 +187,7 @@ test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@$(WITH_ADDRESS_SANITIZER) $(BUDGET) $@-address $(TEST_CUDA_ADDRESS_SECONDS) \
 		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests::
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
+	@scripts/gpu-check.sh --small --dry-run
 	@$(BUDGET) $@-gpu-check $(TEST_GPU_CHECK_SECONDS) scripts/gpu-check.sh --small \
 		--only $(subst $(space),$(comma),$(GPU_CHECK_STEPS)) \
 		$(addprefix --require ,$(GPU_CHECK_STEPS))

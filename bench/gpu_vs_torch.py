@@ -3,25 +3,29 @@
 Both train the same shapes in bf16 with f32 master weights, on the same number of tokens a step:
 GPT-2 124M at T = 1024, and GPT-3 1.3B at T = 2048. First each finds its best micro-batch that fits,
 in short runs; then they run in turn for several rounds. yardstick trains on its synthetic stream,
-without checkpoints, with telemetry; what PyTorch does is in bench/torch_gpt.py, compiled in its
-default mode or that of --torch-mode. The one that begins alternates. The figure is the smallest
-ratio of median tokens/s. On an H200 there are goals for our own rates as well. The script
-prints which goals are missed, and then exits with 1.
+without checkpoints, with telemetry; what PyTorch does is in bench/torch_gpt.py, compiled in each of
+two modes, or in that of --torch-mode. Each second round is in the opposite order. The figure is the
+smallest ratio of median tokens/s to the faster mode. On an H200 there are goals for our own rates
+as well. The script prints which goals are missed, and then exits with 1; it prints which cuBLASLt
+each used.
 
     python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--steps N]
                                   [--yardstick PROGRAM] [--attention flash|cudnn]
                                   [--torch-micro N] [--our-micro N] [--torch-mode MODE]
+                                  [--json FILE]
 
 python3 is one that has PyTorch for this GPU; nothing is installed. The program is that of
 `cargo build --release`, or the one beside this file in a folder that `scripts/gpu-check.sh --pack`
 made. Every run is printed when it is done, so that little is lost where time is short: `--row 1.3B
 --rounds 1 --torch-micro 8 --our-micro 16` searches nothing and is one run of each, with the
-micro-batches that an earlier search printed. `--tiny --device cpu` runs all of this with a tiny
+micro-batches that an earlier search printed. --json writes the figures of the last row that was
+measured. `--tiny --device cpu` runs all of this with a tiny
 model without a GPU, to check the script: no figure of that means anything.
 """
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -32,6 +36,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 RATIO_GOAL = 1.1
+OURS = "yardstick"
+TORCH_MODES = ("default", "max-autotune-no-cudagraphs")
 H200 = "NVIDIA H200"
 H200_RATE_GOAL = 550_000  # tokens/s of 124M
 H200_MFU_GOAL = 0.55  # mfu_causal of 1.3B
@@ -102,15 +108,16 @@ class Measured:
     """A run of either program; flops, mfu and gpu are known of ours only."""
 
     rate: float  # tokens/s
+    cublaslt: str = None  # version
     flops: float = None  # per token, causal
     mfu: float = None  # mfu_causal
     gpu: str = None
 
 
-def torch_run(row, micro, steps, options):
+def torch_run(row, micro, steps, options, mode):
     """Trains with PyTorch in a process of its own; None where it does not fit."""
     warm_up, measured = steps
-    job = {**row.job(micro), "mode": options.torch_mode, "device": options.device,
+    job = {**row.job(micro), "mode": mode, "device": options.device,
            "warm_up": warm_up, "steps": measured}
     command = [sys.executable, str(HERE / "torch_gpt.py"), json.dumps(job)]
     done = subprocess.run(command, text=True, capture_output=True)
@@ -119,7 +126,8 @@ def torch_run(row, micro, steps, options):
     if done.returncode != 0:
         sys.exit(f"PyTorch failed:\n{done.stderr[-2000:]}")
     found = json.loads(done.stdout.splitlines()[-1])
-    return Measured(measured * row.sequences * row.tokens / found["seconds"])
+    rate = measured * row.sequences * row.tokens / found["seconds"]
+    return Measured(rate, found["cublaslt"])
 
 
 def run_ours(command):
@@ -171,7 +179,8 @@ def ours(record, rate):
     if mfu is not None:
         mfu *= rate / record["tokens_per_second"]["step"]["total"]
     gpu = (record["ranks"][0]["device"] or {}).get("name")
-    return Measured(rate, record["steps"]["flops_per_token"]["causal"], mfu, gpu)
+    cublaslt = (record["environment"]["cuda"] or {}).get("cublaslt")
+    return Measured(rate, cublaslt, record["steps"]["flops_per_token"]["causal"], mfu, gpu)
 
 
 def best_micro_batch(name, run, row, options):
@@ -181,54 +190,92 @@ def best_micro_batch(name, run, row, options):
         found = run(row, micro, (SEARCH_WARM_UP, SEARCH_STEPS), options)
         rate = found.rate if found else 0
         outcome = f"{rate:.0f} tokens/s" if found else "does not fit"
-        print(f"{name:10}micro-batch {micro}: {outcome}")
+        print(f"{name:36}micro-batch {micro}: {outcome}")
         if best and rate <= best_rate:
             break
         if found:
             best, best_rate = micro, rate
     if best is None:
         sys.exit(f"{name}: no micro-batch of {row.micro_batches} fits")
-    print(f"{name:10}best micro-batch: {best}")
+    print(f"{name:36}best micro-batch: {best}")
     return best
+
+
+def torch_name(mode):
+    """PyTorch compiled in a mode."""
+    return f"PyTorch {mode}"
+
+
+def micro_batches(row, options):
+    """Those of all programs, given or searched for; PyTorch's is that of its first mode."""
+    search = functools.partial(torch_run, mode=options.torch_modes[0])
+    torch = options.torch_micro or best_micro_batch("PyTorch", search, row, options)
+    ours_found = options.our_micro or best_micro_batch(OURS, our_run, row, options)
+    return {**{torch_name(mode): torch for mode in options.torch_modes}, OURS: ours_found}
 
 
 def measure(row, options):
     """Measures a row and prints its table; returns the ratio and the goals that were missed."""
     print(f"\n{row.name}: {row.layers} layers, {row.width} wide, V {row.vocabulary}, "
           f"T {row.tokens}, {row.sequences} sequences a step, bf16")
-    programs = {
-        "PyTorch": (torch_run, options.torch_micro),
-        "yardstick": (our_run, options.our_micro),
-    }
-    micro = {name: fixed or best_micro_batch(name, run, row, options)
-             for name, (run, fixed) in programs.items()}
+    micro = micro_batches(row, options)
+    programs = {torch_name(mode): functools.partial(torch_run, mode=mode)
+                for mode in options.torch_modes}
+    programs[OURS] = our_run
     found = {name: [] for name in programs}
     for round_number in range(1, options.rounds + 1):
         in_turn = list(programs.items())[::1 if round_number % 2 else -1]
-        for name, (run, _) in in_turn:
+        for name, run in in_turn:
             measured = run(row, micro[name], (WARM_UP, options.steps), options)
             if measured is None:
                 sys.exit(f"{name}: a micro-batch of {micro[name]} does not fit")
             found[name].append(measured)
-            print(f"{name:10}round {round_number}: {measured.rate:.0f} tokens/s")
-    return judge(row, micro, found)
+            print(f"{name:36}round {round_number}: {measured.rate:.0f} tokens/s")
+    return judge(row, micro, found, options)
 
 
-def judge(row, micro, found):
-    """Prints medians; returns the ratio and the goals that were missed."""
+def judge(row, micro, found, options):
+    """Prints medians and ratios; returns the smallest and the goals that were missed."""
     rates = {name: statistics.median(run.rate for run in runs) for name, runs in found.items()}
-    one = found["yardstick"][0]
-    print(f"{'':12}{'tokens/s':>10}{'TFLOP/s':>10}{'mfu_causal':>12}{'micro-batch':>13}  rounds")
+    one = found[OURS][0]
+    print(f"{'':36}{'tokens/s':>10}{'TFLOP/s':>10}{'mfu_causal':>12}{'micro-batch':>13}  rounds")
     for name, rate in rates.items():
-        # The peak is the same for both: that which our record counts with.
+        # The peak is the same for all: that which our record counts with.
         mfu = f"{one.mfu * rate / one.rate:.3f}" if one.mfu else "unknown"
         rounds = " ".join(f"{run.rate:.0f}" for run in found[name])
-        print(f"{name:12}{rate:10.0f}{rate * one.flops / 1e12:10.1f}{mfu:>12}{micro[name]:13}  "
+        print(f"{name:36}{rate:10.0f}{rate * one.flops / 1e12:10.1f}{mfu:>12}{micro[name]:13}  "
               f"{rounds}")
-    ratio = rates["yardstick"] / rates["PyTorch"]
-    print(f"ratio {ratio:.2f} (goal {RATIO_GOAL})")
+    ratios = {name: rates[OURS] / rate for name, rate in rates.items() if name != OURS}
+    fastest = min(ratios, key=ratios.get)
+    ratio = ratios[fastest]
+    for name, each in ratios.items():
+        print(f"{OURS} / {name}: {each:.3f}")
+    print(f"ratio {ratio:.2f} to {fastest} (goal {RATIO_GOAL})")
+    versions = {name: runs[0].cublaslt for name, runs in found.items()}
+    print(cublaslt_line(versions))
+    if options.json:
+        write_json(options.json, row, ratios, versions, found)
     missed = [] if ratio >= RATIO_GOAL else [f"{row.name}: ratio"]
-    return ratio, missed + h200_goal(row, rates["yardstick"], one)
+    return ratio, missed + h200_goal(row, rates[OURS], one)
+
+
+def cublaslt_line(versions):
+    """Which cuBLASLt each program used: products by other kernels are another comparison."""
+    if len(set(versions.values())) == 1:
+        version = versions[OURS]
+        return f"cuBLASLt {version} for all" if version else "cuBLASLt not used"
+    return "cuBLASLt differs: " + ", ".join(f"{it} for {name}" for name, it in versions.items())
+
+
+def write_json(path, row, ratios, versions, found):
+    """Writes the figures of a row."""
+    programs = {
+        name: {"tokens_per_second": [run.rate for run in runs], "cublaslt": versions[name],
+               "ratio": ratios.get(name)}
+        for name, runs in found.items()
+    }
+    text = json.dumps({"row": row.name, "ratio": min(ratios.values()), "programs": programs})
+    pathlib.Path(path).write_text(text + "\n")
 
 
 def h200_goal(row, rate, one):
@@ -258,13 +305,16 @@ def arguments():
     parser.add_argument("--yardstick", default=program(), help="the binary")
     parser.add_argument("--torch-micro", type=int, help="PyTorch's micro-batch")
     parser.add_argument("--our-micro", type=int, help="yardstick's micro-batch")
-    parser.add_argument("--torch-mode", choices=["default", "max-autotune-no-cudagraphs"],
-                        default="default", help="of torch.compile")
+    parser.add_argument("--torch-mode", choices=TORCH_MODES, action="append", dest="torch_modes",
+                        help="of torch.compile; both, if none is given")
+    parser.add_argument("--json", help="file for the figures")
     parser.add_argument("--attention", choices=["flash", "cudnn"], default="flash",
                         help="what computes ours")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to check this script")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.torch_modes = options.torch_modes or TORCH_MODES
+    return options
 
 
 def main():

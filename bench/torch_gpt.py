@@ -9,13 +9,15 @@ clock starts.
 
 JSON is an object with device, layers, width, heads, vocabulary, embedding_rows, tokens,
 micro_batch, accumulation, precision, is_compiled, mode (of torch.compile; may be absent), warm_up
-and steps. Prints a line of JSON: the
-seconds of all measured steps, on the CPU the milliseconds of each and the peak memory, and the last
-loss.
+and steps. Prints a line of JSON: the seconds of all measured steps, the last loss, the version of
+cuBLASLt (null where none is loaded), and on the CPU the milliseconds of each step and the peak
+memory.
 """
 
+import ctypes
 import json
 import os
+import re
 import resource
 import sys
 import time
@@ -65,6 +67,18 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
+def cublaslt_version():
+    """The version of the cuBLASLt that this process has loaded, as yardstick writes it."""
+    with open("/proc/self/maps") as maps:
+        loaded = re.search(r"/\S*libcublasLt\.so\S*", maps.read())
+    if not loaded:
+        return None
+    get_version = ctypes.CDLL(loaded[0]).cublasLtGetVersion
+    get_version.restype = ctypes.c_size_t
+    number = get_version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
 def train(job):
     """Trains; returns what is printed."""
     device = torch.device(job["device"])
@@ -106,7 +120,8 @@ def train(job):
         loss = step()
         if is_cpu:  # a GPU is not waited for between steps
             ends.append(seconds())
-    found = {"seconds": seconds() - ends[0], "loss": loss.item()}
+    found = {"seconds": seconds() - ends[0], "loss": loss.item(),
+             "cublaslt": None if is_cpu else cublaslt_version()}
     if is_cpu:
         found["step_ms"] = [1e3 * (end - start) for start, end in zip(ends, ends[1:])]
         found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,30 +1,38 @@
 #!/usr/bin/env bash
 # Checks yardstick on a machine that has a GPU: what the emulated CUDA device cannot tell.
 #
-#   scripts/gpu-check.sh [--quick] [--small] [--only STEP,...] [--require STEP]... [--out DIR]
-#                        [PROGRAMS]
-#   scripts/gpu-check.sh --list         names the steps
-#   scripts/gpu-check.sh --pack DIR     collects what a machine without cargo needs
+#   scripts/gpu-check.sh [--call N] [--only STEP,...] [--require STEP]... [--small] [--out DIR]
+#                        [--cudnn ARCHIVE] [PROGRAMS]
+#   scripts/gpu-check.sh --dry-run ...              prints the plan, with its minutes
+#   scripts/gpu-check.sh --list                     names the steps
+#   scripts/gpu-check.sh --pack DIR [--cudnn LIB]   collects what a machine without cargo needs
 #
 # PROGRAMS is a folder with what gpu-programs.sh names, as --pack makes it. The default is the
 # folder of this script if they are there; else cargo builds them, with the profile that the
 # environment variable PROFILE names (release). A packed folder checks a machine by
 # DIR/gpu-check.sh.
 #
-#   --quick     no benchmark
-#   --small     small settings, for the emulated device: no figure of it means anything
+#   --call      the steps of one call: in less than ten minutes, the longest that some machines are
+#               lent at a time. What has no time left is not begun
 #   --only      these steps alone
 #   --require   this step fails where it would be skipped
-#   --out       empty folder for gpu-check.json and gpu-check-logs.tar.gz (by default a new one)
+#   --small     small settings, for the emulated device: no figure of it means anything
+#   --out       folder for gpu-check.json and gpu-check-logs.tar.gz (by default a new one). That of
+#               an earlier check is continued: what passed is kept, what else was asked for is run
+#   --cudnn     three libraries of cuDNN: LIB is their folder, which --pack makes DIR-cudnn.tar.xz
+#               of, and ARCHIVE is that file, unpacked beside the packed programs
 #
-# A step that fails does not stop the others. Both files are written anew after each step; the
-# archive has the logs and the records of all runs. The end is a table, what was not shown, and the
-# path of the JSON file; the exit status is 0 only if nothing failed. Steps are in gpu-steps.sh.
+# A step that fails, or is stopped after its time, does not stop those after it. Both files are
+# written anew after each step; the archive has the logs and the records of all runs. The end is a
+# table, what was not shown, and the path of the JSON file; the exit status is 0 only if nothing
+# failed. The plan is gpu-plan.txt, its steps are in gpu-steps.sh and gpu-speed.sh.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/gpu-programs.sh
 . "$here/gpu-programs.sh"
+# shellcheck source=scripts/gpu-plan.sh
+. "$here/gpu-plan.sh"
 # shellcheck source=scripts/gpu-results.sh
 . "$here/gpu-results.sh"
 # shellcheck source=scripts/gpu-runs.sh
@@ -36,18 +44,23 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 usage() {
     [ $# = 0 ] || echo "gpu-check: $*" >&2
-    sed -n '4,7s/^# *//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '4,8s/^# *//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 }
 
-# Runs a step, and notes its name, result, seconds and figure as a line of $work/results. A step is
-# a function that is stopped by the first command that fails. It writes its figure with `figure`;
-# `skip` ends it without a result.
+# Runs the step of a row of the plan, and notes its call, name, result, seconds and figure as a line
+# of $work/results. A step is a function that is stopped by the first command that fails. It writes
+# its figure with `figure`; `skip` ends it without a result.
 run_step() {
-    local current=$1 result=fail start code text
+    local number=$1 current=$2 limit=$3 needs=$4 does=$5 result=fail start code text
     printf '%-22s ' "$current"
     start=$EPOCHREALTIME
-    (set -e; step "$current") >"$work/$current.log" 2>&1
+    step_ends=$((EPOCHSECONDS + limit))
+    [ "$step_ends" -le "$call_ends" ] || step_ends=$call_ends
+    rm -f "$work/$current.figure"
+    # The words of the row are a function and its arguments.
+    # shellcheck disable=SC2086
+    (set -e; skip_without "$needs"; $does) >"$work/$current.log" 2>&1
     code=$?
     case $code in
         0) result=pass ;;
@@ -58,8 +71,8 @@ run_step() {
         result=fail
         text="required, but skipped: $text"
     fi
-    printf '%s\t%s\t%s\t%s\n' "$current" "$result" "$(seconds_since "$start")" "$text" \
-        >>"$work/results"
+    printf '%s\t%s\t%s\t%s\t%s\n' "$number" "$current" "$result" "$(seconds_since "$start")" \
+        "$text" >>"$work/results"
     echo "$result"
 }
 
@@ -76,62 +89,121 @@ figure_of() {
 }
 
 exit_code() {
-    if [ "$1" = "$TIMED_OUT" ]; then echo 'over its time limit'; else echo "exit code $1"; fi
+    if [ "$1" = "$TIMED_OUT" ]; then
+        echo "over its time limit of $limit s"
+    else
+        echo "exit code $1"
+    fi
 }
 
 seconds_since() {
     awk -v start="$1" -v end="$EPOCHREALTIME" 'BEGIN { printf "%.1f", end - start }'
 }
 
-# The steps that were asked for.
-chosen_steps() {
-    local name
-    for name in $(list_steps); do
-        if [ -z "$only" ] || [[ ,$only, == *,$name,* ]]; then
-            echo "$name"
-        fi
-    done
-}
-
 # Ends with 2 unless each step that --only and --require name is one that will run.
 check_names() {
     local name chosen
-    chosen=$(chosen_steps)
+    chosen=$(chosen_rows | awk '{ print $2 }')
+    [ -n "$chosen" ] || usage "no step is to run: see --list"
     for name in ${only//,/ } ${required//,/ }; do
         grep -qxF "$name" <<<"$chosen" || usage "no step $name is to run: see --list"
     done
 }
 
-small=false quick=false only='' required='' out='' programs=''
+# Opens the folder for results: a new or empty one, or that of an earlier check.
+open_out() {
+    [ -n "$out" ] || out=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check.XXXXXX") || return
+    mkdir -p "$out" && out=$(cd "$out" && pwd) || return
+    if [ -e "$out/gpu-check-logs.tar.gz" ]; then
+        continue_check
+    elif [ -n "$(ls -A "$out")" ]; then
+        echo "gpu-check: $out is not empty, and has no check that could be continued" >&2
+        return 2
+    else
+        identity >"$work/identity" && : >"$work/results"
+    fi
+}
+
+# Unpacks an earlier check: results that passed, and what its steps left for others. Its runs are
+# put aside: one may have been interrupted.
+continue_check() {
+    tar --extract --gzip --directory "$work" --file "$out/gpu-check-logs.tar.gz" || return
+    if ! cmp --silent "$work/identity" <(identity); then
+        echo "gpu-check: $out has a check of another program, or another machine:" \
+            "$(tr '\n' ' ' <"$work/identity")and not $(identity | tr '\n' ' ')" >&2
+        return 2
+    fi
+    awk -F '\t' '$3 == "pass"' "$work/results" >"$work/passed"
+    mv "$work/passed" "$work/results"
+    [ ! -e "$work/runs" ] || mv "$work/runs" "$work/runs-before-$EPOCHSECONDS"
+}
+
+# What two calls of a check have in common.
+identity() {
+    note_devices
+    "$yardstick" --version
+    echo "small: $small"
+    json "$work/devices.json" cuda.devices.0.name
+}
+
+has_passed() {
+    cut -f 2 "$work/results" | grep -qxF "$1"
+}
+
+run_steps() {
+    local number name expected limit needs does
+    # Steps must not read the plan.
+    while read -r number name expected limit needs does <&3; do
+        has_passed "$name" && continue
+        if [ $((EPOCHSECONDS + expected)) -gt "$call_ends" ]; then
+            printf '%-22s no time left in this call\n' "$name"
+            continue
+        fi
+        ! $small || limit=$((limit > SMALL_LIMIT ? limit : SMALL_LIMIT))
+        run_step "$number" "$name" "$limit" "$needs" "$does"
+        save_results
+    done 3< <(chosen_rows)
+}
+
+small=false call='' only='' required='' out='' cudnn='' pack_to='' is_dry=false programs=''
 while [ $# -gt 0 ]; do
     case $1 in
         --small) small=true ;;
-        --quick) quick=true ;;
+        --call) call=${2-} && shift ;;
         --only) only=${2-} && shift ;;
         --require) required+=,${2-} && shift ;;
         --out) out=${2-} && shift ;;
+        --cudnn) cudnn=${2-} && shift ;;
+        --pack) pack_to=${2-} && shift ;;
+        --dry-run) is_dry=true ;;
         --list) list_steps && exit ;;
-        --pack) [ $# = 2 ] || usage; pack "$2"; exit ;;
         -*) usage ;;
         *) programs=$1 ;;
     esac
     shift || usage
 done
+if [ -n "$pack_to" ]; then
+    pack "$pack_to" && { [ -z "$cudnn" ] || pack_cudnn "$cudnn" "$pack_to-cudnn.tar.xz"; }
+    exit
+fi
 
 check_names
 find_programs "$programs" || exit
 choose_settings
-[ -n "$out" ] || out=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check.XXXXXX") || exit
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit
-[ -z "$(ls -A "$out")" ] || { echo "gpu-check: $out is not empty" >&2; exit 2; }
+[ -z "$cudnn" ] || unpack_cudnn "$cudnn" || exit
 # Logs, runs, and what steps leave for others.
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check-work.XXXXXX") || exit
 trap 'rm -rf "$work"' EXIT
+if $is_dry; then
+    dry_run
+    exit
+fi
 
-for name in $(chosen_steps); do
-    run_step "$name"
-    save_results
-done
+open_out || exit
+call_ends=$((EPOCHSECONDS + CALL_STEPS_MAX))
+# Without --call there is no such end.
+[ -n "$call" ] || call_ends=$((EPOCHSECONDS + 1000000))
+run_steps
 table
 summary
 [ "$(count fail)" = 0 ]

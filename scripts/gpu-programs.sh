@@ -8,14 +8,20 @@
 PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend)
 BUILD_TARGETS=(--bin yardstick)
 TEST_TARGETS=(--lib --test cuda_engine --test cuda_nccl_backend)
-# What a lent machine takes at most, in MiB; programs that are not optimised are larger.
-PACK_MAX=60
+# Largest pack and archive of cuDNN, in MiB: a lent machine takes 64 with the working tree. Programs
+# that are not optimised are larger.
+PACK_MAX=56
+# Those of cuDNN's libraries that plan and run attention.
+CUDNN_LIBRARIES=(libcudnn.so.9 libcudnn_graph.so.9 libcudnn_engines_runtime_compiled.so.9)
 
-# find_programs [DIR]: sets a variable named as each program to its path.
+# find_programs [DIR]: sets a variable named as each program to its path, and $packed to the folder
+# that has them, if they were not built.
 find_programs() {
     local folder=${1:-$here} program
+    packed=''
     if [ -n "$1" ] || [ -x "$here/yardstick" ]; then
         folder=$(cd "$folder" && pwd) || return
+        packed=$folder
         for program in "${PROGRAMS[@]}"; do
             printf -v "$program" '%s' "$folder/$program"
         done
@@ -34,12 +40,16 @@ find_programs() {
 # the build machine, if the folder has them. What is not ours gets $own_library_path.
 use_packed_mpi() {
     own_library_path=${LD_LIBRARY_PATH-}
-    [ ! -d "$1/lib" ] || export LD_LIBRARY_PATH=$1/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    use_packed_libraries "$1"
     [ -d "$1/mpi" ] || return 0
     export PATH=$1/mpi:$PATH
     export OPAL_PKGLIBDIR=$1/mpi OPAL_PKGDATADIR=$1/mpi OPAL_SYSCONFDIR=$1/mpi
     # PMIx looks for plugins where it was installed, and does without.
     export PMIX_MCA_pcompress_base_silence_warning=1
+}
+
+use_packed_libraries() {
+    [ ! -d "$1/lib" ] || export LD_LIBRARY_PATH=$1/lib${own_library_path:+:$own_library_path}
 }
 
 # Builds the programs. Cargo tells the path of each in a line of JSON.
@@ -67,7 +77,7 @@ executable() {
 # pack DIR: builds the programs and collects them, stripped, with the MPI that the binary links,
 # these scripts, the benchmark against PyTorch, and a manifest.
 pack() {
-    local folder=$1 program size
+    local folder=$1 program
     if [ -e "$folder" ] && [ -n "$(ls -A "$folder")" ]; then
         echo "gpu-check: $folder is not empty" >&2
         return 2
@@ -76,14 +86,56 @@ pack() {
     for program in "${PROGRAMS[@]}"; do
         strip -o "$folder/$program" "${!program}" || return
     done
-    cp "$here"/gpu-*.sh "$here"/../bench/{gpu_vs_torch,torch_gpt}.py "$folder/" || return
+    cp "$here"/gpu-*.{sh,txt} "$here"/../bench/{gpu_vs_torch,torch_gpt,ncu_kernels}.py \
+        "$folder/" || return
     libraries "$yardstick" | xargs -r cp -L -t "$folder/lib" || return
     pack_launcher "$folder" || return
     manifest "$folder" >"$folder/MANIFEST" || return
-    size=$(du -sm "$folder" | cut -f 1)
     cat "$folder/MANIFEST"
-    echo "$folder: $size MiB of at most $PACK_MAX"
-    [ "${PROFILE:-release}" != release ] || [ "$size" -le "$PACK_MAX" ]
+    if [ "${PROFILE:-release}" = release ]; then
+        fits "$folder"
+    else
+        echo "$folder: $(mebibytes "$folder") MiB, not optimised"
+    fi
+}
+
+# pack_cudnn LIB ARCHIVE: those libraries of cuDNN that attention needs, for a call of their own.
+pack_cudnn() {
+    local library
+    for library in "${CUDNN_LIBRARIES[@]}"; do
+        [ -e "$1/$library" ] || { echo "gpu-check: $1 has no $library" >&2; return 3; }
+    done
+    XZ_OPT=-T0 tar --create --xz --dereference --directory "$1" --file "$2" \
+        "${CUDNN_LIBRARIES[@]}" || return
+    fits "$2"
+}
+
+# unpack_cudnn ARCHIVE: puts the libraries where packed programs look first. Some machines have
+# Python and no xz.
+unpack_cudnn() {
+    [ -n "$packed" ] || { echo "gpu-check: --cudnn is for packed programs" >&2; return 2; }
+    mkdir -p "$packed/lib" || return
+    if command -v xz >/dev/null; then
+        tar --extract --xz --directory "$packed/lib" --file "$1"
+    else
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+            "$1" "$packed/lib"
+    fi || { echo "gpu-check: $1 cannot be unpacked" >&2; return 2; }
+    use_packed_libraries "$packed"
+}
+
+# fits PATH: prints its size; fails where a machine would not take it.
+fits() {
+    local size
+    size=$(mebibytes "$1")
+    echo "$1: $size MiB of at most $PACK_MAX"
+    [ "$size" -le "$PACK_MAX" ] ||
+        { echo "gpu-check: $1 has $size MiB, more than the $PACK_MAX that can be carried" >&2
+            return 3; }
+}
+
+mebibytes() {
+    du --summarize --block-size 1M "$1" | cut -f 1
 }
 
 # pack_launcher DIR: mpirun of Open MPI 4 with its libraries and messages, and with those of its

@@ -9,21 +9,27 @@ save_results() {
         mv "$out/.logs" "$out/gpu-check-logs.tar.gz"
 }
 
+# The lines of all results in the order of the plan: some are of later calls.
+results() {
+    awk -F '\t' 'NR == FNR { line[$2] = $0; next } $1 in line { print line[$1] }' \
+        "$work/results" <(list_steps)
+}
+
 table() {
     local name result seconds text
     printf '\n%-22s %-6s %8s  %s\n' step result seconds figure
-    while IFS=$'\t' read -r name result seconds text; do
+    while IFS=$'\t' read -r _ name result seconds text; do
         printf '%-22s %-6s %8s  %s\n' "$name" "$result" "$seconds" "$text"
-    done <"$work/results"
+    done < <(results)
 }
 
 # What a reader must not take for shown, and the counts.
 summary() {
     local name result text not_run
     echo
-    while IFS=$'\t' read -r name result _ text; do
+    while IFS=$'\t' read -r _ name result _ text; do
         [ "$result" != skip ] || printf 'not shown: %s: %s\n' "$name" "$text"
-    done <"$work/results"
+    done < <(results)
     not_run=$(steps_not_run)
     [ -z "$not_run" ] || printf 'not run: %s\n' "${not_run//$'\n'/ }"
     printf '%s passed, %s failed, %s skipped, %s not run: %s\n' "$(count pass)" "$(count fail)" \
@@ -32,11 +38,11 @@ summary() {
 
 # Steps of a whole check that have no result.
 steps_not_run() {
-    quick=false list_steps | grep -vxF -f <(cut -f 1 "$work/results")
+    list_steps | grep -vxF -f <(cut -f 2 "$work/results")
 }
 
 count() {
-    awk -F '\t' -v result="$1" '$2 == result { n++ } END { print n + 0 }' "$work/results"
+    awk -F '\t' -v result="$1" '$3 == result { n++ } END { print n + 0 }' "$work/results"
 }
 
 # A text as a JSON string.
@@ -53,12 +59,13 @@ document() {
 }
 
 results_json() {
-    local name result seconds text separator=''
-    while IFS=$'\t' read -r name result seconds text; do
-        printf '%s\n    {"name": %s, "result": "%s", "seconds": %s, "figure": %s}' "$separator" \
-            "$(quoted "$name")" "$result" "$seconds" "$(quoted "$text")"
+    local number name result seconds text separator=''
+    while IFS=$'\t' read -r number name result seconds text; do
+        printf '%s\n    {"call": %s, "name": %s, "result": "%s", ' "$separator" "$number" \
+            "$(quoted "$name")" "$result"
+        printf '"seconds": %s, "figure": %s}' "$seconds" "$(quoted "$text")"
         separator=,
-    done <"$work/results"
+    done < <(results)
 }
 
 not_run_json() {
@@ -69,22 +76,33 @@ not_run_json() {
     done
 }
 
+# The rows of the benchmark against PyTorch, one for each mode that was run.
+torch_json() {
+    local file separator=''
+    for file in "$work"/torch-*.json; do
+        [ -s "$file" ] || continue
+        printf '%s%s' "$separator" "$(cat "$file")"
+        separator=', '
+    done
+}
+
 everything_json() {
     cat <<JSON
 {
-  "schema": 1,
+  "schema": 2,
   "version": $(quoted "$("$yardstick" --version 2>/dev/null | tr '\n' ' ')"),
   "host": $(quoted "$(uname -n)"),
   "unix_seconds": $EPOCHSECONDS,
   "small": $small,
-  "quick": $quick,
   "steps": [$(results_json)
   ],
   "not_run": [$(not_run_json)],
   "devices": $(document devices.json),
   "parity": $(document parity.json),
   "timing": $(document timing.json),
-  "throughput": $(document throughput.json)
+  "throughput": $(document throughput.json),
+  "kernels": $(document kernels.json),
+  "torch": [$(torch_json)]
 }
 JSON
 }

@@ -4,8 +4,8 @@
 
 # Exit code of a step that cannot be done on this machine.
 SKIPPED=77
-# Longest time of one program, in seconds.
-LIMIT=300
+# Least limit of a step with small settings, in seconds: the emulated device computes slowly.
+SMALL_LIMIT=300
 # Exit code of `timeout` where it stopped the program.
 TIMED_OUT=124
 # What yardstick says, with exit code 3, where memory does not suffice.
@@ -27,9 +27,23 @@ fail() {
     exit 1
 }
 
-# timed SECONDS COMMAND...: stops it when the time is over, with $TIMED_OUT.
+# skip_without NEEDS: skips the step where this machine lacks something of its row.
+skip_without() {
+    local lack
+    lack=$(lacking_of "$1" | head -n 1)
+    [ -z "$lack" ] || skip "$lack"
+}
+
+# timed COMMAND...: stops it when the time of the step is over, with $TIMED_OUT.
 timed() {
-    timeout --kill-after 10 "$@"
+    local left=$((step_ends - EPOCHSECONDS))
+    [ "$left" -gt 0 ] || return "$TIMED_OUT"
+    timeout --kill-after 10 "$left" "$@"
+}
+
+# note_devices: what this machine has, asked once.
+note_devices() {
+    [ -s "$work/devices.json" ] || "$yardstick" devices --json >"$work/devices.json"
 }
 
 # json FILE PATH: a value of a JSON file by its path, as in a.b.0.c; empty where it is null. Without
@@ -58,7 +72,7 @@ launcher=()
 train() {
     local run=$1
     shift
-    timed "$LIMIT" "${launcher[@]}" "$yardstick" train --out "$work/runs/$run" \
+    timed "${launcher[@]}" "$yardstick" train --out "$work/runs/$run" \
         --set checkpoint.at_end=false --set telemetry.matmul_probe=0s "$@"
 }
 

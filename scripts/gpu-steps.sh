@@ -1,5 +1,6 @@
-# The steps of scripts/gpu-check.sh. Each runs in a process of its own with `set -e` and with its
-# output in a log; it may write a figure, and `skip`. Those that measure speed are in gpu-speed.sh.
+# The steps of scripts/gpu-check.sh, which gpu-plan.txt lists. Each runs in a process of its own
+# with `set -e` and with its output in a log; it may write a figure, and `skip`. Those that measure
+# speed are in gpu-speed.sh.
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
@@ -8,43 +9,6 @@ F32_BOUND=1e-4
 BF16_BOUND=1e-2
 # Tests without which the kernels of the presets in bf16 were not shown: heads of 64 and 128.
 FLASH_TESTS=(flash_with_heads_of_64 flash_with_heads_of_128)
-
-list_steps() {
-    printf '%s\n' devices nvml kernel-tests engine-tests \
-        smoke-f32 smoke-bf16 llama-smoke-f32 llama-smoke-bf16 \
-        gpt2-loss-falls gpt2-rerun resume-f32 resume-bf16 \
-        cudnn-tests cudnn-gpt2 \
-        nccl-tests nccl-one-rank nccl-two-ranks
-    $quick || printf '%s\n' kernel-timing tokens-per-second torch-124M torch-1.3B
-    printf '%s\n' memcheck-engine racecheck-engine memcheck-attention racecheck-attention
-}
-
-# step NAME: runs it.
-step() {
-    case $1 in
-        devices) devices ;;
-        nvml) nvml ;;
-        kernel-tests) kernel_tests ;;
-        engine-tests) tests "$cuda_engine" --skip cudnn ;;
-        cudnn-tests) cudnn_tests ;;
-        cudnn-gpt2) cudnn_gpt2 ;;
-        *smoke-f32) parity "${1%-f32}" f32 "$F32_BOUND" ;;
-        *smoke-bf16) parity "${1%-bf16}" bf16 "$BF16_BOUND" ;;
-        gpt2-loss-falls) gpt2_loss_falls ;;
-        gpt2-rerun) gpt2_rerun ;;
-        resume-*) resume "${1#resume-}" ;;
-        nccl-tests) nccl_tests ;;
-        nccl-one-rank) nccl_one_rank ;;
-        nccl-two-ranks) nccl_two_ranks ;;
-        *check-engine) sanitizer "${1%-engine}" "$cuda_engine" losses_and_every_gradient ;;
-        *check-attention)
-            sanitizer "${1%-attention}" "$yardstick_models" cuda_tests::attention::flash_with
-            ;;
-        kernel-timing) kernel_timing ;;
-        tokens-per-second) tokens_per_second ;;
-        torch-*) against_torch "${1#torch-}" ;;
-    esac
-}
 
 # Sets what differs between a GPU and the emulated device, which computes slowly.
 choose_settings() {
@@ -87,21 +51,21 @@ nvml() {
     figure "$watts W, multiprocessors at $hertz Hz"
 }
 
-note_devices() {
-    [ -s "$work/devices.json" ] || "$yardstick" devices --json >"$work/devices.json"
-}
-
 # tests PROGRAM [FILTER]: all tests of a binary on the device, or those whose names have the filter;
 # fails where there is none.
 tests() {
     local log=$work/$current.tests code=0 passed
-    timed "$LIMIT" "$@" >"$log" 2>&1 || code=$?
+    timed "$@" >"$log" 2>&1 || code=$?
     cat "$log"
     [ "$code" != "$TIMED_OUT" ] || exit "$code"
     [ "$code" = 0 ] || fail "$(grep '^test result' "$log" || tail -n 1 "$log")"
     passed=$(sed -n 's/^test result: ok. \([1-9][0-9]* passed\).*/\1/p' "$log")
     [ -n "$passed" ] || fail "no test ran"
     figure "$passed"
+}
+
+engine_tests() {
+    tests "$cuda_engine" --skip cudnn
 }
 
 # The tests of every kernel, those of the update among them.
@@ -113,9 +77,10 @@ kernel_tests() {
     done
 }
 
-# parity WORKLOAD FORMAT BOUND: losses of some steps against those of the processor in f32.
+# parity WORKLOAD FORMAT: losses of some steps against those of the processor in f32.
 parity() {
-    local workload=$1 format=$2 bound=$3 exact=$1-cpu found worst
+    local workload=$1 format=$2 bound exact=$1-cpu found worst
+    if [ "$format" = f32 ]; then bound=$F32_BOUND; else bound=$BF16_BOUND; fi
     if [ ! -e "$work/runs/$exact/record.json" ]; then
         train "$exact" --workload "$workload" --steps "$parity_steps" --device cpu "${smoke[@]}"
     fi
@@ -128,8 +93,9 @@ parity() {
     figure "$found"
 }
 
-# Adds a line to the object of all differences.
+# Adds a line to the object of all differences, in place of one of an earlier call.
 note_parity() {
+    [ ! -e "$work/parity.lines" ] || sed -i "/^\"$current\":/d" "$work/parity.lines"
     printf '"%s": {"difference": %s, "bound": %s}\n' "$current" "$1" "$2" >>"$work/parity.lines"
     { echo '{'; sed '$!s/$/,/' "$work/parity.lines"; echo '}'; } >"$work/parity.json"
 }
@@ -157,25 +123,15 @@ gpt2_rerun() {
     figure "losses and weights of 20 steps are bit-identical"
 }
 
-# Skips unless this machine has a cuDNN that is new enough.
-need_cudnn() {
-    note_devices
-    local found
-    found=$(json "$work/devices.json" cuda.versions.cudnn)
-    [ -n "$found" ] || skip "no cuDNN on this machine, or one that is too old"
-}
-
 # Of every kernel's tests those of cuDNN's attention, then losses and gradients with it against the
 # processor's and our kernels'.
 cudnn_tests() {
-    need_cudnn
     tests "$yardstick_models" cuda_tests::attention::cudnn
     tests "$cuda_engine" cudnn
 }
 
 # Losses with cuDNN's attention against those with ours; and twice the same bits.
 cudnn_gpt2() {
-    need_cudnn
     [ -e "$work/runs/gpt2/record.json" ] || gpt2_train gpt2
     gpt2_train cudnn --set run.attention=cudnn
     local worst version
@@ -207,26 +163,14 @@ nccl_train() {
         --set batch.micro_sequences=1
 }
 
-# Skips unless this machine has NCCL, of at least a version.
-need_nccl() {
-    local found
-    note_devices
-    found=$(json "$work/devices.json" cuda.versions.nccl)
-    [ -n "$found" ] || skip "no NCCL on this machine"
-    [ "$(printf '%s\n' "$1" "$found" | sort --version-sort | head -n 1)" = "$1" ] ||
-        skip "NCCL $found, older than $1"
-}
-
 # Two of the tests need two devices.
 nccl_tests() {
-    need_nccl 2
     local skipped=()
-    [ "$(grep -c '"ordinal"' "$work/devices.json")" -ge 2 ] || skipped=(--skip far_ahead_of)
+    [ "$(device_count)" -ge 2 ] || skipped=(--skip far_ahead_of)
     tests "$cuda_nccl_backend" "${skipped[@]}"
 }
 
 nccl_one_rank() {
-    need_nccl 2
     nccl_train nccl-none
     nccl_train nccl-one --set collectives.backend=nccl
     local version
@@ -238,14 +182,7 @@ nccl_one_rank() {
 
 # Two processes, on one device if there is no other, which NCCL refuses unless it is told to.
 nccl_two_ranks() {
-    note_devices
-    if [ "$(grep -c '"ordinal"' "$work/devices.json")" -ge 2 ]; then
-        need_nccl 2
-    else
-        need_nccl 2.30
-        export NCCL_MULTI_RANK_GPU_ENABLE=1
-    fi
-    command -v mpirun >/dev/null || skip "no mpirun on this machine"
+    [ "$(device_count)" -ge 2 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
     [ -e "$work/runs/nccl-none/record.json" ] || nccl_train nccl-none
@@ -260,24 +197,19 @@ nccl_two_ranks() {
     figure "two ranks differ from one by $worst (bound $F32_BOUND); sharded: bit-identical"
 }
 
-# The path of NVIDIA's compute-sanitizer.
-compute_sanitizer() {
-    local program
-    for program in "$(command -v compute-sanitizer)" /usr/local/cuda*/bin/compute-sanitizer; do
-        if [ -x "$program" ]; then
-            echo "$program"
-            return
-        fi
-    done
-    return 1
+sanitize_engine() {
+    sanitizer "$1" "$cuda_engine" losses_and_every_gradient
+}
+
+sanitize_attention() {
+    sanitizer "$1" "$yardstick_models" cuda_tests::attention::flash_with
 }
 
 # sanitizer TOOL PROGRAM FILTER: tests of a program under compute-sanitizer.
 sanitizer() {
-    local flags=(--tool "$1" --error-exitcode 9) program
+    local flags=(--tool "$1" --error-exitcode 9)
     shift
-    program=$(compute_sanitizer) || skip "no compute-sanitizer on this machine"
     # Calls that probe, as some in cuBLASLt do, fail by design and are no errors of ours.
     [ "${flags[1]}" != memcheck ] || flags+=(--report-api-errors no)
-    tests "$program" "${flags[@]}" "$@" --test-threads 1
+    tests "$(find_tool compute-sanitizer)" "${flags[@]}" "$@" --test-threads 1
 }

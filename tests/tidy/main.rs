@@ -6,6 +6,7 @@
 
 mod arrows;
 mod files;
+mod gpu_check;
 mod gpu_programs;
 mod paths;
 mod scripts;

@@ -1,0 +1,273 @@
+//! `scripts/gpu-check.sh` in a folder as `--pack` makes it, with stand-ins for its programs: its
+//! plan, and what it reports of steps that fail, take too long or are skipped.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Lists no device, and no library.
+const NO_DEVICE: &str = "{\"cuda\": {\"unusable\": \"no CUDA driver\", \"devices\": [], \
+                         \"versions\": {\"nccl\": null, \"cudnn\": null}}}";
+
+/// A check's folder of programs, and its folder of results.
+struct Check {
+    folder: tempfile::TempDir,
+}
+
+impl Check {
+    fn new() -> Self {
+        let check = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for folder in ["scripts", "bench"] {
+            for entry in fs::read_dir(top.join(folder)).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_file() {
+                    let to = check.path(path.file_name().expect("a name").to_str().expect("text"));
+                    fs::copy(&path, to).expect("it can be copied");
+                }
+            }
+        }
+        check.program(
+            "yardstick",
+            &format!("case $1 in --version) echo 1 ;; devices) echo '{NO_DEVICE}' ;; esac"),
+        );
+        for tests in ["yardstick_models", "cuda_engine", "cuda_nccl_backend"] {
+            check.program(tests, "exit 1");
+        }
+        check
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Plants a program with the lines of a shell script.
+    fn program(&self, name: &str, lines: &str) {
+        fs::write(self.path(name), format!("#!/bin/bash\n{lines}\n")).expect("it can be written");
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.path(name), executable).expect("it is ours");
+    }
+
+    /// Replaces the plan. A row does what a function of the scripts, or a program, does.
+    fn plan(&self, rows: &str) {
+        fs::write(self.path("gpu-plan.txt"), rows).expect("it can be written");
+    }
+
+    /// Runs the script.
+    fn run(&self, flags: &[&str]) -> Output {
+        let mut bash = Command::new("bash");
+        let others = std::env::var("PATH").expect("a search path");
+        bash.arg(self.path("gpu-check.sh")).args(flags);
+        bash.env("PATH", format!("{}:{others}", self.folder.path().display()));
+        bash.output().expect("bash runs")
+    }
+
+    /// Runs steps into the folder of results.
+    fn check(&self, flags: &[&str]) -> Checked {
+        let out = self.path("out");
+        let output = self.run(&[&["--out", &out.display().to_string()], flags].concat());
+        let json = fs::read_to_string(out.join("gpu-check.json")).unwrap_or_default();
+        Checked {
+            status: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            json: serde_json::from_str(&json).unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Checked {
+    status: Option<i32>,
+    stdout: String,
+    json: Value,
+}
+
+impl Checked {
+    /// Name, result and figure of each step.
+    fn steps(&self) -> Vec<[&str; 3]> {
+        let steps = self.json["steps"].as_array().expect("steps").iter();
+        let keys = ["name", "result", "figure"];
+        steps.map(|step| keys.map(|key| step[key].as_str().expect("a text"))).collect()
+    }
+}
+
+/// A step that passes, one that fails, one that is stopped after a second, and one that is skipped.
+const FAULTS: &str = "\
+1 right   1 20 -     figure 7 passed
+1 wrong   1 20 -     false
+1 late    1  1 -     timed sleep 60
+1 lacking 1 20 cudnn figure never
+2 last    1 20 -     figure it ran
+";
+
+#[test]
+fn no_failure_stops_the_steps_after_it() {
+    let check = Check::new();
+    check.plan(FAULTS);
+    let checked = check.check(&[]);
+    assert_eq!(checked.status, Some(1), "{checked:?}");
+    let no_cudnn = "no cuDNN on this machine, or one that is too old";
+    let expected = [
+        ["right", "pass", "7 passed"],
+        ["wrong", "fail", "exit code 1:"],
+        ["late", "fail", "over its time limit of 1 s:"],
+        ["lacking", "skip", no_cudnn],
+        ["last", "pass", "it ran"],
+    ];
+    assert_eq!(checked.steps(), expected);
+    for line in [
+        "2 passed, 2 failed, 1 skipped, 0 not run: ".to_owned(),
+        format!("not shown: lacking: {no_cudnn}"),
+    ] {
+        assert!(checked.stdout.contains(&line), "{}", checked.stdout);
+    }
+    let row = checked.stdout.lines().rfind(|line| line.starts_with("late ")).expect("a row");
+    assert!(row.contains("over its time limit"), "{row}");
+}
+
+#[test]
+fn a_required_step_fails_where_it_would_be_skipped() {
+    let check = Check::new();
+    check.plan(FAULTS);
+    let checked = check.check(&["--only", "right,lacking", "--require", "lacking"]);
+    assert_eq!(checked.status, Some(1), "{checked:?}");
+    let figure = "required, but skipped: no cuDNN on this machine, or one that is too old";
+    assert_eq!(checked.steps()[1], ["lacking", "fail", figure]);
+    assert_eq!(checked.json["not_run"], serde_json::json!(["wrong", "late", "last"]));
+    assert_eq!(check.run(&["--only", "right,nothing"]).status.code(), Some(2), "no such step");
+}
+
+#[test]
+fn a_check_is_continued_in_its_folder() {
+    let check = Check::new();
+    check.plan(FAULTS);
+    let first = check.check(&["--call", "1"]);
+    assert_eq!(first.steps().len(), 4, "{first:?}");
+    // What is repaired passes now; what passed is not run again, or it would fail.
+    check
+        .plan(&FAULTS.replace("figure 7 passed", "false").replace("     false", "     figure now"));
+    let second = check.check(&[]);
+    assert_eq!(second.status, Some(1), "{second:?}");
+    let results: Vec<_> = second.steps().iter().map(|step| [step[0], step[1]]).collect();
+    let expected = [
+        ["right", "pass"],
+        ["wrong", "pass"],
+        ["late", "fail"],
+        ["lacking", "skip"],
+        ["last", "pass"],
+    ];
+    assert_eq!(results, expected, "{second:?}");
+    let other = check.run(&["--small", "--out", &check.path("out").display().to_string()]);
+    assert_eq!(other.status.code(), Some(2), "other settings");
+    assert!(String::from_utf8_lossy(&other.stderr).contains("small: false"), "{other:?}");
+}
+
+#[test]
+fn a_step_without_time_left_in_its_call_is_left_for_the_next() {
+    let check = Check::new();
+    check.plan("1 long 571 590 - figure never\n1 short 1 20 - figure done\n");
+    let checked = check.check(&["--call", "1"]);
+    assert_eq!(checked.steps(), [["short", "pass", "done"]], "{checked:?}");
+    assert!(checked.stdout.contains("no time left in this call"), "{checked:?}");
+    assert_eq!(checked.json["not_run"], serde_json::json!(["long"]));
+}
+
+/// The plan itself: each call is in less than ten minutes, and each row can be run.
+#[test]
+fn every_call_of_the_plan_takes_less_than_ten_minutes() {
+    let check = Check::new();
+    let output = check.run(&["--dry-run"]);
+    let plan = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(plan.contains("no GPU here, so that every step would fail: no CUDA driver"), "{plan}");
+    assert!(plan.contains("cudnn (skipped here: no cuDNN on this machine"), "{plan}");
+    assert!(plan.contains("\nall: ") && plan.contains("\npack: "), "{plan}");
+    assert!(!plan.contains("warning"), "{plan}");
+
+    let rows = fs::read_to_string(check.path("gpu-plan.txt")).expect("the plan");
+    let functions = ["gpu-steps.sh", "gpu-speed.sh"]
+        .map(|file| fs::read_to_string(check.path(file)).expect("a script"));
+    let mut last_call = 0;
+    for row in rows.lines().filter(|line| !line.starts_with('#')) {
+        let words: Vec<_> = row.split_whitespace().collect();
+        let [call, expected, limit] = [0, 2, 3].map(|i| words[i].parse::<u32>().expect("a number"));
+        assert!(call >= last_call, "{row}: calls are in order");
+        last_call = call;
+        assert!(expected < limit && limit < 600, "{row}");
+        let function = format!("\n{}() {{", words[5]);
+        assert!(functions.iter().any(|text| text.contains(&function)), "{row}");
+    }
+
+    check.plan("1 one 400 500 - devices\n1 two 300 500 - devices\n");
+    let output = check.run(&["--dry-run"]);
+    let plan = String::from_utf8_lossy(&output.stdout);
+    assert!(plan.contains("warning: call 1 takes more than 10 minutes"), "{plan}");
+}
+
+/// A profiler that writes three launches as ncu does: lines of its own, units, thousands.
+const PROFILER: &str = r#"
+while [ "$1" != --log-file ]; do shift; done
+sed 's/^ *//' >"$2" <<'CSV'
+    ==PROF== Connected to process 7
+    "ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum","gpu__time_duration.sum"
+    "","","byte","byte","ns"
+    "0","flash_forward","1,000,000","2,000,000","3,000,000"
+    "1","nvjet_tst_64x8, short","1","1","5"
+    "2","nvjet_tst_128x256","10","20","1,500,000"
+    ==PROF== Disconnected from process 7
+CSV
+"#;
+
+#[test]
+fn a_profile_has_the_sums_of_each_kernel() {
+    let check = Check::new();
+    check.program("ncu", PROFILER);
+    let checked = check.check(&["--only", "kernel-profile"]);
+    assert_eq!(checked.status, Some(0), "{checked:?}");
+    let figure = "3 launches, 4.500005 ms; the head's product by nvjet_tst_128x256";
+    assert_eq!(checked.steps(), [["kernel-profile", "pass", figure]]);
+    let kernels = &checked.json["kernels"];
+    assert_eq!(kernels["attention_forward"]["milliseconds"], 3.0);
+    assert_eq!(kernels["attention_forward"]["written_bytes"], 2e6);
+    assert_eq!(kernels["column_sums"]["launches"], 0);
+    assert_eq!(kernels["head_product"]["read_bytes"], 10.0);
+
+    check.program("ncu", "echo '==ERROR== ERR_NVGPUCTRPERM - no permission' >&2; exit 1");
+    let out = check.path("other").display().to_string();
+    let refused = check.run(&["--only", "kernel-profile", "--out", &out]);
+    assert_eq!(refused.status.code(), Some(0), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert!(said.contains("not shown: kernel-profile: the driver lets only"), "{said}");
+}
+
+#[test]
+fn cudnn_is_carried_in_an_archive_of_its_own() {
+    let check = Check::new();
+    let libraries = check.path("cudnn");
+    fs::create_dir(&libraries).expect("it can be created");
+    // Each of the scripts' functions may be called where its file is read.
+    let pack = |check: &Check| {
+        let lines = ". \"$0/gpu-programs.sh\"; pack_cudnn \"$0/cudnn\" \"$0/cudnn.tar.xz\"";
+        Command::new("bash").args(["-c", lines]).arg(check.folder.path()).output().expect("bash")
+    };
+    let refused = pack(&check);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no libcudnn.so.9"));
+    let names = ["libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_engines_runtime_compiled.so.9"];
+    for name in names {
+        fs::write(libraries.join(name), name).expect("it can be written");
+    }
+    let packed = pack(&check);
+    assert_eq!(packed.status.code(), Some(0), "{packed:?}");
+    assert!(String::from_utf8_lossy(&packed.stdout).contains("MiB of at most 56"), "{packed:?}");
+
+    check.plan("1 has-them 1 20 - test -s lib/libcudnn_graph.so.9\n");
+    let archive = check.path("cudnn.tar.xz").display().to_string();
+    assert_eq!(check.run(&["--dry-run", "--cudnn", &archive]).status.code(), Some(0));
+    for name in names {
+        assert!(check.path("lib").join(name).exists(), "{name}");
+    }
+}
