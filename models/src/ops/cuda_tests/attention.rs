@@ -2,6 +2,7 @@
 //! cuDNN's.
 
 use device::Allocator;
+use device::cuda::{Cuda, Error};
 use half::bf16;
 
 use super::device::{Bound, Memory, Numbers};
@@ -169,9 +170,10 @@ const FLASH: [([usize; 2], [usize; 2]); 12] = [
     ([1, 260], [2, 1]),
 ];
 
-fn flash_agrees(head_width: usize) {
+/// Compares kernels for heads of a width.
+fn flash_agrees(head_width: usize, kernels: impl Fn(&Cuda, usize) -> Result<Attention, Error>) {
     let memory = Memory::new();
-    let mut kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
+    let mut kernels = kernels(memory.device(), head_width).unwrap();
     for (rows, heads) in FLASH {
         FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape(rows, heads, head_width));
     }
@@ -252,12 +254,22 @@ fn plain_in_bf16() {
 
 #[test]
 fn flash_with_heads_of_64() {
-    flash_agrees(64);
+    flash_agrees(64, Attention::new::<bf16>);
 }
 
 #[test]
 fn flash_with_heads_of_128() {
-    flash_agrees(128);
+    flash_agrees(128, Attention::new::<bf16>);
+}
+
+#[test]
+fn wgmma_with_heads_of_64() {
+    flash_agrees(64, Attention::wgmma::<bf16>);
+}
+
+#[test]
+fn wgmma_with_heads_of_128() {
+    flash_agrees(128, Attention::wgmma::<bf16>);
 }
 
 #[test]
