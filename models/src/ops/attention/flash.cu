@@ -150,9 +150,9 @@ flash_forward(u16* __restrict__ output, float* __restrict__ log_sums,
             if (key + FORWARD_KEYS - 1 > warp_query) {
                 mask(scores, key - warp_query);
             }
-            float corrections[FORWARD_M][2];
-            exponentiate(scores, softmax, corrections, scale * LOG2_E);
-            rescale(sums, corrections);
+            exponentiate(scores, softmax, scale * LOG2_E, [&](int m, int half, float correction) {
+                rescale(sums, m, half, correction);
+            });
             // Before the barrier: half as many registers live across it.
             probabilities = narrowed_operand(scores);
         }

@@ -187,12 +187,21 @@ DEV Softmax<M> empty_softmax() {
     return softmax;
 }
 
+// Scales the output of the keys before: of one of two rows of a block of 16.
+template <int M>
+DEV void rescale(Sums<M, D>& output, int m, int half, float correction) {
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+        output.at[m][n][2 * half] *= correction;
+        output.at[m][n][2 * half + 1] *= correction;
+    }
+}
+
 // Replaces the scores of further keys by exponentials relative to the maximum, and scales the sums
-// Replaces the scores of further keys by exponentials relative to the maximum, and scales the sums
-// where that rises: by `corrections`. `scale` has the factor log2(e).
-template <int M, int N>
-DEV void exponentiate(Sums<M, N>& scores, Softmax<M>& softmax, float (&corrections)[M][2],
-                      float scale) {
+// so far where that rises. Calls `corrected(m, half, correction)` to have the output scaled as
+// well. `scale` has the factor log2(e).
+template <int M, int N, class Corrected>
+DEV void exponentiate(Sums<M, N>& scores, Softmax<M>& softmax, float scale, Corrected corrected) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
@@ -205,7 +214,6 @@ DEV void exponentiate(Sums<M, N>& scores, Softmax<M>& softmax, float (&correctio
             }
             maximum = row_max(maximum);
             const float correction = fast_exp2((softmax.maximum[m][half] - maximum) * scale);
-            corrections[m][half] = correction;
             softmax.maximum[m][half] = maximum;
             const float start = maximum * scale;
             float sum = softmax.sum[m][half] * correction;
@@ -217,21 +225,7 @@ DEV void exponentiate(Sums<M, N>& scores, Softmax<M>& softmax, float (&correctio
                 sum += pair[0] + pair[1];
             }
             softmax.sum[m][half] = sum;
-        }
-    }
-}
-
-// Scales the output of the keys before.
-template <int M>
-DEV void rescale(Sums<M, D>& output, const float (&corrections)[M][2]) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                output.at[m][n][i] *= corrections[m][i / 2];
-            }
+            corrected(m, half, correction);
         }
     }
 }

@@ -99,6 +99,16 @@ DEV void start_transposed(Sums<1, N>& sums, const Operand<1, D>& left, u64 right
     wgmma_commit();
 }
 
+// Starts 64 rows of `left`, a tile of ROWS rows, times the N rows of `right` transposed.
+template <int ROWS, int N>
+DEV void start_transposed(Sums<1, N>& sums, u64 left, u64 right) {
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+        wgmma<Major::K>(sums.at[0], at_column<ROWS>(left, k), at_column<N>(right, k), k > 0);
+    }
+    wgmma_commit();
+}
+
 // Starts adding the product of `left` and the N rows of `right`.
 template <int N>
 DEV void start_added(Sums<1, D>& sums, const Operand<1, N>& left, u64 right) {
@@ -146,7 +156,6 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     // Tiles of keys that the block's queries see, and those that this warpgroup's see.
     const int tiles = (min(tokens, first_query + BLOCK_ROWS) - 1) / FORWARD_KEYS + 1;
     const int own_tiles = (min(tokens, group_query + WARPGROUP_ROWS) - 1) / FORWARD_KEYS + 1;
-    const float scale_log2 = scale * LOG2_E;
 
     const auto copy_keys = [&](int tile) {
         copy_rows<FORWARD_KEYS>(keys + tile % 2 * TILE, key_rows, stride, tile * FORWARD_KEYS,
@@ -177,13 +186,15 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     Softmax<1> softmax = empty_softmax<1>();
     Sums<1, D> sums = {};
     Sums<1, FORWARD_KEYS> scores = {};
-    float corrections[1][2];
+    float corrections[2];
     const auto exponentiate_tile = [&](int tile) {
         const int key = tile * FORWARD_KEYS;
         if (key + FORWARD_KEYS - 1 > warp_query) {
             mask(scores, key - warp_query);
         }
-        exponentiate(scores, softmax, corrections, scale_log2);
+        exponentiate(scores, softmax, scale * LOG2_E, [&](int, int half, float correction) {
+            corrections[half] = correction;
+        });
     };
     wgmma_fence();
     start_transposed(scores, left, keys_of(0));
@@ -208,7 +219,8 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
             exponentiate_tile(tile + 1);
             compute_before_wait(softmax.sum[0][0] + softmax.sum[0][1]);
             wgmma_wait<0>();
-            rescale(sums, corrections);
+            rescale(sums, 0, 0, corrections[0]);
+            rescale(sums, 0, 1, corrections[1]);
             probabilities = narrowed_operand(scores);
         } else if (tile < own_tiles) {
             wgmma_fence();
@@ -223,3 +235,267 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
                      softmax, scale);
 }
 EXPORT_KERNEL(wgmma_forward)
+
+// ---- Backward of the queries ----
+
+// A block computes 128 queries against 64 keys at a time.
+constexpr int QUERIES_KEYS = 64;
+
+// Keeps the wait that follows behind the computation of all values.
+template <int N>
+DEV void compute_before_wait(const Sums<1, N>& values) {
+    u32 bits = 0xffffffffu;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bits &= __float_as_uint(values.at[0][n][i]);
+        }
+    }
+    compute_before_wait(__uint_as_float(bits));
+}
+
+// Writes the query columns of dqkv. While the scores of a tile and the gradients of its
+// probabilities are computed, the product with the keys before is, which have three tiles for this;
+// values have two.
+//
+// Grid: (H, B, ceil(T / 128)). Block: 256. Dynamic shared memory: 73,728 bytes (D = 64) or 147,456.
+KERNEL void __launch_bounds__(THREADS, 1)
+wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
+                       const u16* __restrict__ qkv, const float* __restrict__ log_sums,
+                       const float* __restrict__ delta, int tokens, int heads,
+                       int key_value_heads, float scale) {
+    DYNAMIC_SHARED(memory);
+    constexpr int TILE = QUERIES_KEYS * D;
+    u16* queries = reinterpret_cast<u16*>(memory);
+    u16* gradients = queries + BLOCK_ROWS * D;
+    u16* keys = gradients + BLOCK_ROWS * D;
+    u16* values = keys + 3 * TILE;
+
+    const Shape shape = {tokens, heads, key_value_heads};
+    const int head = blockIdx.x;
+    const int sequence = blockIdx.y;
+    const int first_query = (gridDim.z - 1 - blockIdx.z) * BLOCK_ROWS;
+    const int group_row = warpgroup_index() * WARPGROUP_ROWS;
+    const int group_query = first_query + group_row;
+    const int warp_query = first_query + warp_index() * 16;
+    const int key_head = heads + head / (heads / key_value_heads);
+    const int stride = qkv_stride(shape);
+    const u16* query_rows = qkv_head(qkv, shape, sequence, head);
+    const u16* gradient_rows = output_head(doutput, shape, sequence, head);
+    const u16* key_rows = qkv_head(qkv, shape, sequence, key_head);
+    const u16* value_rows = qkv_head(qkv, shape, sequence, key_head + key_value_heads);
+    const int tiles = (min(tokens, first_query + BLOCK_ROWS) - 1) / QUERIES_KEYS + 1;
+    const int own_tiles = (min(tokens, group_query + WARPGROUP_ROWS) - 1) / QUERIES_KEYS + 1;
+    const auto statistics = load_statistics<1>(statistics_head(log_sums, shape, sequence, head),
+                                               statistics_head(delta, shape, sequence, head),
+                                               warp_query, tokens);
+
+    const auto keys_of = [&](int tile) { return keys + tile % 3 * TILE; };
+    const auto values_of = [&](int tile) { return values + tile % 2 * TILE; };
+    const auto copy_tile = [&](int tile) {
+        const int key = tile * QUERIES_KEYS;
+        copy_rows<QUERIES_KEYS>(keys_of(tile), key_rows, stride, key, tokens);
+        copy_rows<QUERIES_KEYS>(values_of(tile), value_rows, stride, key, tokens);
+        cp_async_commit();
+    };
+
+    copy_rows<BLOCK_ROWS>(queries, query_rows, stride, first_query, tokens);
+    copy_rows<BLOCK_ROWS>(gradients, gradient_rows, output_stride(shape), first_query, tokens);
+    copy_tile(0);
+    wait_for_copies();
+    if (tiles > 1) {
+        copy_tile(1);
+    }
+
+    const Operand<1, D> left_queries = load_operand<BLOCK_ROWS>(queries, group_row);
+    const Operand<1, D> left_gradients = load_operand<BLOCK_ROWS>(gradients, group_row);
+    Sums<1, D> sums = {};
+    Sums<1, QUERIES_KEYS> scores = {};
+    Sums<1, QUERIES_KEYS> products = {};
+    const auto start_tile = [&](int tile) {
+        wgmma_fence();
+        start_transposed(scores, left_queries, tile_descriptor<QUERIES_KEYS>(keys_of(tile)));
+        start_transposed(products, left_gradients, tile_descriptor<QUERIES_KEYS>(values_of(tile)));
+    };
+    const auto finish_tile = [&](int tile) {
+        const int key = tile * QUERIES_KEYS;
+        if (key + QUERIES_KEYS - 1 > warp_query) {
+            mask(scores, key - warp_query);
+        }
+        score_gradients(products, scores, statistics, scale * LOG2_E);
+    };
+    start_tile(0);
+    wgmma_wait<0>();
+    finish_tile(0);
+    Operand<1, QUERIES_KEYS> left = narrowed_operand(products);
+
+    for (int tile = 0; tile < tiles; tile++) {
+        wait_for_copies();  // And every warp is done with the tiles before.
+        if (tile + 2 < tiles) {
+            copy_tile(tile + 2);
+        }
+        const u64 right = tile_descriptor<QUERIES_KEYS>(keys_of(tile));
+        if (tile + 1 < own_tiles) {
+            start_tile(tile + 1);
+            start_added(sums, left, right);
+            wgmma_wait<1>();
+            finish_tile(tile + 1);
+            compute_before_wait(products);
+            wgmma_wait<0>();
+            left = narrowed_operand(products);
+        } else if (tile < own_tiles) {
+            wgmma_fence();
+            start_added(sums, left, right);
+            wgmma_wait<0>();
+        }
+    }
+    u16* output_rows = qkv_head(dqkv, shape, sequence, head);
+    store_rows<1>(output_rows, stride, warp_query, tokens, sums, scale);
+}
+EXPORT_KERNEL(wgmma_backward_queries)
+
+// ---- Backward of keys and values ----
+
+// A block computes 128 keys against 64 queries (D = 64) or 32 (D = 128) at a time.
+constexpr int KEYS_QUERIES = 4096 / D;
+
+// Writes the key and value columns of dqkv, summed over the query heads of the group and the
+// queries from the key on, in this order. While the scores of a tile and the gradients of its
+// probabilities are computed, the products with the tile before are: there are three tiles of
+// queries and of gradients.
+//
+// Grid: (K, B, ceil(T / 128)). Block: 256. Dynamic shared memory: 82,944 bytes (D = 64) or 115,200.
+KERNEL void __launch_bounds__(THREADS, 1)
+wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
+                    const u16* __restrict__ qkv, const float* __restrict__ log_sums,
+                    const float* __restrict__ delta, int tokens, int heads, int key_value_heads,
+                    float scale) {
+    DYNAMIC_SHARED(memory);
+    constexpr int TILE = KEYS_QUERIES * D;
+    constexpr int STATISTICS = 2 * KEYS_QUERIES;
+    u16* keys = reinterpret_cast<u16*>(memory);
+    u16* values = keys + BLOCK_ROWS * D;
+    u16* queries = values + BLOCK_ROWS * D;
+    u16* gradients = queries + 3 * TILE;
+    // For each of two tiles: log sums in powers of two, then deltas.
+    float* statistics = reinterpret_cast<float*>(gradients + 3 * TILE);
+
+    const Shape shape = {tokens, heads, key_value_heads};
+    const int group = blockIdx.x;
+    const int sequence = blockIdx.y;
+    // Early keys, which the most queries see, start first.
+    const int first_key = blockIdx.z * BLOCK_ROWS;
+    const int group_row = warpgroup_index() * WARPGROUP_ROWS;
+    const int warp_key = first_key + warp_index() * 16;
+    const int key_head = heads + group;
+    const int value_head = key_head + key_value_heads;
+    const int stride = qkv_stride(shape);
+    const int group_heads = heads / key_value_heads;
+    const int tiles = group_heads * ((tokens - first_key - 1) / KEYS_QUERIES + 1);
+
+    const auto queries_of = [&](int tile) { return queries + tile % 3 * TILE; };
+    const auto gradients_of = [&](int tile) { return gradients + tile % 3 * TILE; };
+    const auto statistics_of = [&](int tile) { return statistics + tile % 2 * STATISTICS; };
+    const auto copy_tile = [&](int tile, QueryTile from) {
+        const u16* query_rows = qkv_head(qkv, shape, sequence, from.head);
+        const u16* gradient_rows = output_head(doutput, shape, sequence, from.head);
+        copy_rows<KEYS_QUERIES>(queries_of(tile), query_rows, stride, from.query, tokens);
+        copy_rows<KEYS_QUERIES>(gradients_of(tile), gradient_rows, output_stride(shape),
+                                from.query, tokens);
+        cp_async_commit();
+    };
+    // One number for each of the first threads.
+    const auto load_statistic = [&](QueryTile from) {
+        const int query = from.query + threadIdx.x % KEYS_QUERIES;
+        if (threadIdx.x >= STATISTICS || query >= tokens) {
+            return 0.0f;
+        }
+        if (threadIdx.x < KEYS_QUERIES) {
+            return statistics_head(log_sums, shape, sequence, from.head)[query] * LOG2_E;
+        }
+        return statistics_head(delta, shape, sequence, from.head)[query];
+    };
+    const auto store_statistic = [&](int tile, float statistic) {
+        if (threadIdx.x < STATISTICS) {
+            statistics_of(tile)[threadIdx.x] = statistic;
+        }
+    };
+
+    const u16* key_rows = qkv_head(qkv, shape, sequence, key_head);
+    const u16* value_rows = qkv_head(qkv, shape, sequence, value_head);
+    copy_rows<BLOCK_ROWS>(keys, key_rows, stride, first_key, tokens);
+    copy_rows<BLOCK_ROWS>(values, value_rows, stride, first_key, tokens);
+    QueryTile computed = {group * group_heads, first_key};
+    QueryTile copied = computed;
+    copy_tile(0, copied);
+    store_statistic(0, load_statistic(copied));
+    wait_for_copies();
+    if (tiles > 1) {
+        copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
+        copy_tile(1, copied);
+        store_statistic(1, load_statistic(copied));
+    }
+
+    const u64 left_keys = tile_descriptor<BLOCK_ROWS>(keys, group_row);
+    const u64 left_values = tile_descriptor<BLOCK_ROWS>(values, group_row);
+    Sums<1, D> key_sums = {};
+    Sums<1, D> value_sums = {};
+    Sums<1, KEYS_QUERIES> scores = {};
+    Sums<1, KEYS_QUERIES> products = {};
+    const auto start_tile = [&](int tile) {
+        wgmma_fence();
+        start_transposed<BLOCK_ROWS>(scores, left_keys,
+                                     tile_descriptor<KEYS_QUERIES>(queries_of(tile)));
+        start_transposed<BLOCK_ROWS>(products, left_values,
+                                     tile_descriptor<KEYS_QUERIES>(gradients_of(tile)));
+    };
+    const auto finish_tile = [&](int tile) {
+        if (computed.query < warp_key + 16 - 1) {
+            mask_transposed(scores, warp_key - computed.query);
+        }
+        const float* tile_statistics = statistics_of(tile);
+        transposed_gradients(scores, products, tile_statistics, tile_statistics + KEYS_QUERIES,
+                             scale * LOG2_E);
+    };
+    start_tile(0);
+    wgmma_wait<0>();
+    finish_tile(0);
+    Operand<1, KEYS_QUERIES> left_scores = narrowed_operand(scores);
+    Operand<1, KEYS_QUERIES> left_products = narrowed_operand(products);
+
+    for (int tile = 0; tile < tiles; tile++) {
+        wait_for_copies();  // And every warp is done with the tiles before.
+        float statistic = 0.0f;
+        if (tile + 2 < tiles) {
+            copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
+            copy_tile(tile + 2, copied);
+            statistic = load_statistic(copied);
+        }
+        const u64 right_gradients = tile_descriptor<KEYS_QUERIES>(gradients_of(tile));
+        const u64 right_queries = tile_descriptor<KEYS_QUERIES>(queries_of(tile));
+        if (tile + 1 < tiles) {
+            computed = tile_after<KEYS_QUERIES>(computed, first_key, tokens);
+            start_tile(tile + 1);
+            start_added(value_sums, left_scores, right_gradients);
+            start_added(key_sums, left_products, right_queries);
+            wgmma_wait<2>();
+            finish_tile(tile + 1);
+            compute_before_wait(products);
+            store_statistic(tile + 2, statistic);
+            wgmma_wait<0>();
+            left_scores = narrowed_operand(scores);
+            left_products = narrowed_operand(products);
+        } else {
+            wgmma_fence();
+            start_added(value_sums, left_scores, right_gradients);
+            start_added(key_sums, left_products, right_queries);
+            wgmma_wait<0>();
+        }
+    }
+    u16* dkeys = qkv_head(dqkv, shape, sequence, key_head);
+    u16* dvalues = qkv_head(dqkv, shape, sequence, value_head);
+    store_rows<1>(dkeys, stride, warp_key, tokens, key_sums, scale);
+    store_rows<1>(dvalues, stride, warp_key, tokens, value_sums, 1.0f);
+}
+EXPORT_KERNEL(wgmma_backward_keys)

@@ -74,8 +74,12 @@ impl Flash {
             });
         }
         let module = load::<E>(device, &kernels::WGMMA_ATTENTION, head_width)?;
-        let forward = BlockKernel::new(&module, "wgmma_forward", wgmma_forward_block(head_width))?;
-        Ok(Self { forward, ..Self::new::<E>(device, head_width)? })
+        let kernel = |name, block| BlockKernel::new(&module, name, block);
+        Ok(Self {
+            forward: kernel("wgmma_forward", wgmma_forward_block(head_width))?,
+            backward_queries: kernel("wgmma_backward_queries", wgmma_queries_block(head_width))?,
+            backward_keys: kernel("wgmma_backward_keys", wgmma_keys_block(head_width))?,
+        })
     }
 
     /// Writes `output` and `log_sums`, whose lengths the caller checked.
@@ -153,9 +157,24 @@ fn keys_block(head_width: usize) -> Block {
     Block { rows, threads: 128, shared_bytes }
 }
 
+/// Two tiles of keys and of values.
 fn wgmma_forward_block(head_width: usize) -> Block {
-    let keys = head_width;
-    Block { rows: 128, threads: 256, shared_bytes: bytes_of_rows(128 + 4 * keys, head_width) }
+    wgmma_block(bytes_of_rows(128 + 4 * head_width, head_width))
+}
+
+/// Three tiles of keys and two of values.
+fn wgmma_queries_block(head_width: usize) -> Block {
+    wgmma_block(bytes_of_rows(2 * 128 + 5 * 64, head_width))
+}
+
+/// Three tiles of queries and of gradients, and 16 bytes for each of their queries.
+fn wgmma_keys_block(head_width: usize) -> Block {
+    let queries = 4096 / head_width;
+    wgmma_block(bytes_of_rows(2 * 128 + 6 * queries, head_width) + 16 * queries as u32)
+}
+
+fn wgmma_block(shared_bytes: u32) -> Block {
+    Block { rows: 128, threads: 256, shared_bytes }
 }
 
 /// Rows of heads in bf16.
