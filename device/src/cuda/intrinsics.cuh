@@ -177,6 +177,7 @@ WGMMA_SHAPE(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 // the next 64 rows or columns of the matrix are at a distance of `leading_bytes`.
 DEV u64 matrix_descriptor(const void* start, u32 leading_bytes, u32 stride_bytes) {
     constexpr u64 SWIZZLE_128_BYTES = 1;
-    return u64(shared_address(start) >> 4) | u64(leading_bytes >> 4) << 16 |
-           u64(stride_bytes >> 4) << 32 | SWIZZLE_128_BYTES << 62;
+    const u64 address = shared_address(start) & 0x3ffff;
+    return address >> 4 | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 |
+           SWIZZLE_128_BYTES << 62;
 }

@@ -51,7 +51,7 @@ DEV void copy_rows(u16* tile, const u16* head, int stride, int first, int tokens
     }
 }
 
-// Waits for this thread's copies, for the block's threads, and for their writes to be seen by wgmma.
+// Waits for the block's copies, after which wgmma sees them.
 DEV void wait_for_copies() {
     cp_async_wait<0>();
     fence_proxy_async();
@@ -81,17 +81,19 @@ DEV u64 at_row(u64 tile, int row) { return tile + row * PANEL_COLUMNS * 2 / 16; 
 template <int ROWS>
 DEV Operand<1, D> load_operand(u16* tile, int first) {
     const int row = first + warp_index() % 4 * 16 + lane_index() % 16;
+    const int column = lane_index() / 16 * 8;
     Operand<1, D> operand;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
-        ldmatrix_x4(operand.at[0][k], tile + tile_offset<ROWS>(row, k * 16 + lane_index() / 16 * 8));
+        ldmatrix_x4(operand.at[0][k], tile + tile_offset<ROWS>(row, k * 16 + column));
     }
     return operand;
 }
 
-// Starts `left` times the N rows of `right` transposed.
+// Starts `left` times a tile of N rows transposed.
 template <int N>
-DEV void start_transposed(Sums<1, N>& sums, const Operand<1, D>& left, u64 right) {
+DEV void start_transposed(Sums<1, N>& sums, const Operand<1, D>& left, const u16* tile) {
+    const u64 right = tile_descriptor<N>(tile);
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         wgmma<Major::K>(sums.at[0], left.at[0][k], at_column<N>(right, k * 16), k > 0);
@@ -99,9 +101,10 @@ DEV void start_transposed(Sums<1, N>& sums, const Operand<1, D>& left, u64 right
     wgmma_commit();
 }
 
-// Starts 64 rows of `left`, a tile of ROWS rows, times the N rows of `right` transposed.
+// Starts 64 rows of a tile of ROWS rows, which `left` describes, times a tile of N rows transposed.
 template <int ROWS, int N>
-DEV void start_transposed(Sums<1, N>& sums, u64 left, u64 right) {
+DEV void start_transposed(Sums<1, N>& sums, u64 left, const u16* tile) {
+    const u64 right = tile_descriptor<N>(tile);
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
         wgmma<Major::K>(sums.at[0], at_column<ROWS>(left, k), at_column<N>(right, k), k > 0);
@@ -109,14 +112,29 @@ DEV void start_transposed(Sums<1, N>& sums, u64 left, u64 right) {
     wgmma_commit();
 }
 
-// Starts adding the product of `left` and the N rows of `right`.
+// Starts adding the product of `left` and a tile of N rows.
 template <int N>
-DEV void start_added(Sums<1, D>& sums, const Operand<1, N>& left, u64 right) {
+DEV void start_added(Sums<1, D>& sums, const Operand<1, N>& left, const u16* tile) {
+    const u64 right = tile_descriptor<N>(tile);
 #pragma unroll
     for (int k = 0; k < N / 16; k++) {
         wgmma<Major::MN>(sums.at[0], left.at[0][k], at_row(right, k * 16), 1);
     }
     wgmma_commit();
+}
+
+// Keeps the wait that follows behind the computation of all values.
+template <int N>
+DEV void compute_before_wait(const Sums<1, N>& values) {
+    u32 bits = 0xffffffffu;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bits &= __float_as_uint(values.at[0][n][i]);
+        }
+    }
+    compute_before_wait(__uint_as_float(bits));
 }
 
 // ---- Forward ----
@@ -157,30 +175,25 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     const int tiles = (min(tokens, first_query + BLOCK_ROWS) - 1) / FORWARD_KEYS + 1;
     const int own_tiles = (min(tokens, group_query + WARPGROUP_ROWS) - 1) / FORWARD_KEYS + 1;
 
-    const auto copy_keys = [&](int tile) {
-        copy_rows<FORWARD_KEYS>(keys + tile % 2 * TILE, key_rows, stride, tile * FORWARD_KEYS,
-                                tokens);
+    const auto keys_of = [&](int tile) { return keys + tile % 2 * TILE; };
+    const auto values_of = [&](int tile) { return values + tile % 2 * TILE; };
+    const auto copy_tile = [&](u16* to, const u16* rows, int tile) {
+        if (tile < tiles) {
+            copy_rows<FORWARD_KEYS>(to, rows, stride, tile * FORWARD_KEYS, tokens);
+        }
     };
-    const auto copy_values = [&](int tile) {
-        copy_rows<FORWARD_KEYS>(values + tile % 2 * TILE, value_rows, stride,
-                                tile * FORWARD_KEYS, tokens);
-    };
-    const auto keys_of = [&](int tile) {
-        return tile_descriptor<FORWARD_KEYS>(keys + tile % 2 * TILE);
-    };
-    const auto values_of = [&](int tile) {
-        return tile_descriptor<FORWARD_KEYS>(values + tile % 2 * TILE);
+    // What is not read while the product with the values of a tile is computed.
+    const auto copy_beside = [&](int tile) {
+        copy_tile(keys_of(tile + 2), key_rows, tile + 2);
+        copy_tile(values_of(tile + 1), value_rows, tile + 1);
+        cp_async_commit();
     };
 
     copy_rows<BLOCK_ROWS>(queries, query_rows, stride, first_query, tokens);
-    copy_keys(0);
+    copy_tile(keys_of(0), key_rows, 0);
     cp_async_commit();
     wait_for_copies();
-    if (tiles > 1) {
-        copy_keys(1);
-    }
-    copy_values(0);
-    cp_async_commit();
+    copy_beside(-1);
 
     const Operand<1, D> left = load_operand<BLOCK_ROWS>(queries, group_row);
     Softmax<1> softmax = empty_softmax<1>();
@@ -204,17 +217,11 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
 
     for (int tile = 0; tile < tiles; tile++) {
         wait_for_copies();  // And every warp is done with the tiles before.
-        if (tile + 2 < tiles) {
-            copy_keys(tile + 2);
-        }
-        if (tile + 1 < tiles) {
-            copy_values(tile + 1);
-        }
-        cp_async_commit();
         if (tile + 1 < own_tiles) {
             wgmma_fence();
             start_transposed(scores, left, keys_of(tile + 1));
             start_added(sums, probabilities, values_of(tile));
+            copy_beside(tile);
             wgmma_wait<1>();
             exponentiate_tile(tile + 1);
             compute_before_wait(softmax.sum[0][0] + softmax.sum[0][1]);
@@ -222,10 +229,13 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
             rescale(sums, 0, 0, corrections[0]);
             rescale(sums, 0, 1, corrections[1]);
             probabilities = narrowed_operand(scores);
-        } else if (tile < own_tiles) {
-            wgmma_fence();
-            start_added(sums, probabilities, values_of(tile));
-            wgmma_wait<0>();
+        } else {
+            copy_beside(tile);
+            if (tile < own_tiles) {
+                wgmma_fence();
+                start_added(sums, probabilities, values_of(tile));
+                wgmma_wait<0>();
+            }
         }
     }
 
@@ -240,20 +250,6 @@ EXPORT_KERNEL(wgmma_forward)
 
 // A block computes 128 queries against 64 keys at a time.
 constexpr int QUERIES_KEYS = 64;
-
-// Keeps the wait that follows behind the computation of all values.
-template <int N>
-DEV void compute_before_wait(const Sums<1, N>& values) {
-    u32 bits = 0xffffffffu;
-#pragma unroll
-    for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bits &= __float_as_uint(values.at[0][n][i]);
-        }
-    }
-    compute_before_wait(__uint_as_float(bits));
-}
 
 // Writes the query columns of dqkv. While the scores of a tile and the gradients of its
 // probabilities are computed, the product with the keys before is, which have three tiles for this;
@@ -295,8 +291,10 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     const auto values_of = [&](int tile) { return values + tile % 2 * TILE; };
     const auto copy_tile = [&](int tile) {
         const int key = tile * QUERIES_KEYS;
-        copy_rows<QUERIES_KEYS>(keys_of(tile), key_rows, stride, key, tokens);
-        copy_rows<QUERIES_KEYS>(values_of(tile), value_rows, stride, key, tokens);
+        if (tile < tiles) {
+            copy_rows<QUERIES_KEYS>(keys_of(tile), key_rows, stride, key, tokens);
+            copy_rows<QUERIES_KEYS>(values_of(tile), value_rows, stride, key, tokens);
+        }
         cp_async_commit();
     };
 
@@ -304,9 +302,7 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     copy_rows<BLOCK_ROWS>(gradients, gradient_rows, output_stride(shape), first_query, tokens);
     copy_tile(0);
     wait_for_copies();
-    if (tiles > 1) {
-        copy_tile(1);
-    }
+    copy_tile(1);
 
     const Operand<1, D> left_queries = load_operand<BLOCK_ROWS>(queries, group_row);
     const Operand<1, D> left_gradients = load_operand<BLOCK_ROWS>(gradients, group_row);
@@ -315,8 +311,8 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     Sums<1, QUERIES_KEYS> products = {};
     const auto start_tile = [&](int tile) {
         wgmma_fence();
-        start_transposed(scores, left_queries, tile_descriptor<QUERIES_KEYS>(keys_of(tile)));
-        start_transposed(products, left_gradients, tile_descriptor<QUERIES_KEYS>(values_of(tile)));
+        start_transposed(scores, left_queries, keys_of(tile));
+        start_transposed(products, left_gradients, values_of(tile));
     };
     const auto finish_tile = [&](int tile) {
         const int key = tile * QUERIES_KEYS;
@@ -332,22 +328,22 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
 
     for (int tile = 0; tile < tiles; tile++) {
         wait_for_copies();  // And every warp is done with the tiles before.
-        if (tile + 2 < tiles) {
-            copy_tile(tile + 2);
-        }
-        const u64 right = tile_descriptor<QUERIES_KEYS>(keys_of(tile));
         if (tile + 1 < own_tiles) {
             start_tile(tile + 1);
-            start_added(sums, left, right);
+            start_added(sums, left, keys_of(tile));
+            copy_tile(tile + 2);
             wgmma_wait<1>();
             finish_tile(tile + 1);
             compute_before_wait(products);
             wgmma_wait<0>();
             left = narrowed_operand(products);
-        } else if (tile < own_tiles) {
-            wgmma_fence();
-            start_added(sums, left, right);
-            wgmma_wait<0>();
+        } else {
+            copy_tile(tile + 2);
+            if (tile < own_tiles) {
+                wgmma_fence();
+                start_added(sums, left, keys_of(tile));
+                wgmma_wait<0>();
+            }
         }
     }
     u16* output_rows = qkv_head(dqkv, shape, sequence, head);
@@ -445,10 +441,8 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     Sums<1, KEYS_QUERIES> products = {};
     const auto start_tile = [&](int tile) {
         wgmma_fence();
-        start_transposed<BLOCK_ROWS>(scores, left_keys,
-                                     tile_descriptor<KEYS_QUERIES>(queries_of(tile)));
-        start_transposed<BLOCK_ROWS>(products, left_values,
-                                     tile_descriptor<KEYS_QUERIES>(gradients_of(tile)));
+        start_transposed<BLOCK_ROWS>(scores, left_keys, queries_of(tile));
+        start_transposed<BLOCK_ROWS>(products, left_values, gradients_of(tile));
     };
     const auto finish_tile = [&](int tile) {
         if (computed.query < warp_key + 16 - 1) {
@@ -466,19 +460,17 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
 
     for (int tile = 0; tile < tiles; tile++) {
         wait_for_copies();  // And every warp is done with the tiles before.
-        float statistic = 0.0f;
-        if (tile + 2 < tiles) {
-            copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
-            copy_tile(tile + 2, copied);
-            statistic = load_statistic(copied);
-        }
-        const u64 right_gradients = tile_descriptor<KEYS_QUERIES>(gradients_of(tile));
-        const u64 right_queries = tile_descriptor<KEYS_QUERIES>(queries_of(tile));
         if (tile + 1 < tiles) {
             computed = tile_after<KEYS_QUERIES>(computed, first_key, tokens);
             start_tile(tile + 1);
-            start_added(value_sums, left_scores, right_gradients);
-            start_added(key_sums, left_products, right_queries);
+            start_added(value_sums, left_scores, gradients_of(tile));
+            start_added(key_sums, left_products, queries_of(tile));
+            float statistic = 0.0f;
+            if (tile + 2 < tiles) {
+                copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
+                copy_tile(tile + 2, copied);
+                statistic = load_statistic(copied);
+            }
             wgmma_wait<2>();
             finish_tile(tile + 1);
             compute_before_wait(products);
@@ -488,8 +480,8 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
             left_products = narrowed_operand(products);
         } else {
             wgmma_fence();
-            start_added(value_sums, left_scores, right_gradients);
-            start_added(key_sums, left_products, right_queries);
+            start_added(value_sums, left_scores, gradients_of(tile));
+            start_added(key_sums, left_products, queries_of(tile));
             wgmma_wait<0>();
         }
     }
