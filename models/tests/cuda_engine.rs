@@ -3,7 +3,7 @@
 //!
 //! Needs a device: `make test-cuda-emulated` provides the emulated one.
 
-use device::cuda::{Cuda, Launched};
+use device::cuda::{ComputeCapability, Cuda, Launched, devices};
 use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use half::bf16;
 use yardstick_models::config::{Family, Llama, RopeScaling};
@@ -267,26 +267,42 @@ fn a_rerun_and_recomputation_have_the_same_bits() {
 
 /// Layers, width, heads, feed-forward width, vocabulary and context: heads of 64, which two share
 /// in Llama.
-const CUDNN_DIMENSIONS: [usize; 6] = [2, 256, 4, 256, 65, 64];
+const WIDE_DIMENSIONS: [usize; 6] = [2, 256, 4, 256, 65, 64];
 
 /// Needs cuDNN.
 #[test]
 fn attention_by_cudnn_has_the_losses_and_gradients_of_the_processor_and_of_our_kernels() {
+    assert_attention_agrees(AttentionBackend::Cudnn);
+}
+
+/// On devices other than Hopper's, is refused.
+#[test]
+fn attention_by_wgmma_has_the_losses_and_gradients_of_the_processor_and_of_the_default() {
+    let capability = devices().unwrap()[0].compute_capability;
+    if capability == (ComputeCapability { major: 9, minor: 0 }) {
+        return assert_attention_agrees(AttentionBackend::Wgmma);
+    }
+    let refused = wgmma_refusal(&gpt(WIDE_DIMENSIONS), Compute::Bf16);
+    assert!(refused.contains("is for 9.0 alone; use run.attention = flash"), "{refused}");
+}
+
+#[track_caller]
+fn assert_attention_agrees(attention: AttentionBackend) {
     let device = cuda();
     let grouped = Llama { key_value_heads: 2, ..Llama::plain(2) };
-    let gpt = gpt(CUDNN_DIMENSIONS);
+    let gpt = gpt(WIDE_DIMENSIONS);
     let llama = ModelConfig { family: Family::Llama(grouped), ..gpt.clone() };
     for config in [gpt, llama] {
         let case = Case::new(config, (2, 64));
         let flash = Options { recompute: Recompute::None, ..Options::from(Compute::Bf16) };
-        let cudnn = Options { attention: AttentionBackend::Cudnn, ..flash };
-        let found = case.compute(&device, cudnn);
+        let other = Options { attention, ..flash };
+        let found = case.compute(&device, other);
         let exact = case.compute(&Device::Host, Options::from(Compute::Bf16));
         assert_agree(&case, &found, &exact, Compute::Bf16);
         assert_agree(&case, &found, &case.compute(&device, flash), Compute::Bf16);
-        assert_eq!(found, case.compute(&device, cudnn), "a rerun");
+        assert_eq!(found, case.compute(&device, other), "a rerun");
         let recompute = Recompute::Full;
-        let recomputed = case.compute(&device, Options { recompute, ..cudnn });
+        let recomputed = case.compute(&device, Options { recompute, ..other });
         assert_eq!(found, recomputed, "recomputation");
     }
 }
@@ -308,7 +324,7 @@ fn a_plan_counts_what_the_engine_allocates() {
 #[test]
 fn a_plan_counts_the_workspace_of_cudnn() {
     let micro_batch = MicroBatch { sequences: 1, tokens: 64 };
-    assert_planned(&gpt(CUDNN_DIMENSIONS), micro_batch, AttentionBackend::Cudnn);
+    assert_planned(&gpt(WIDE_DIMENSIONS), micro_batch, AttentionBackend::Cudnn);
 }
 
 #[track_caller]
@@ -344,4 +360,27 @@ fn widths_that_kernels_cannot_read_are_refused() {
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(found) && text.contains(expected), "{text}");
     }
+}
+
+#[test]
+fn wgmma_is_refused_for_other_widths_and_in_f32() {
+    let wide = gpt(WIDE_DIMENSIONS);
+    let narrow = gpt([1, 64, 2, 64, 33, 4]);
+    let refusals = [
+        (&narrow, Compute::Bf16, "run.attention = wgmma: expected flash or plain with heads of 32"),
+        (&wide, Compute::F32, "run.attention = wgmma: expected flash or plain with precision"),
+    ];
+    for (config, compute, expected) in refusals {
+        let refused = wgmma_refusal(config, compute);
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+fn wgmma_refusal(config: &ModelConfig, compute: Compute) -> String {
+    let attention = AttentionBackend::Wgmma;
+    let options = Options { on_cuda: true, attention, ..Options::from(compute) };
+    let micro_batch = MicroBatch { sequences: 1, tokens: 2 };
+    let layout = Layout::new(config);
+    let refused = Fused::new(config, layout, micro_batch, options, &cuda().allocator());
+    refused.unwrap_err().to_string()
 }

@@ -130,7 +130,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
     usage(
         &["train", "--set", "run.attention=xformers"],
-        &["run.attention", "xformers", "flash", "plain", "cudnn"],
+        &["run.attention", "xformers", "flash", "plain", "cudnn", "wgmma"],
     ),
     usage(
         &["train", "--set", "run.attention=cudnn", "--set", "precision.compute=bf16"],
@@ -139,6 +139,10 @@ const COMMAND_LINES: &[Case] = &[
     usage(
         &["train", "--set", "run.attention=cudnn", "--device", "cuda"],
         &["run.attention = cudnn: expected flash or plain with precision.compute = f32"],
+    ),
+    usage(
+        &["train", "--set", "run.attention=wgmma", "--device", "cuda"],
+        &["run.attention = wgmma: expected flash or plain with precision.compute = f32"],
     ),
     usage(
         &["train", "--set", "run.attention=plain"],

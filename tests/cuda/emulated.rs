@@ -81,13 +81,26 @@ const WIDE_STEPS: &str = "30";
 /// Heads of 64, alone and two that share a key.
 #[test]
 fn attention_by_cudnn_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
+    for record in attention_records("cudnn") {
+        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
+    }
+}
+
+#[test]
+fn attention_by_wgmma_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
+    attention_records("wgmma");
+}
+
+/// Records of runs with an implementation of attention, whose losses agree.
+fn attention_records(attention: &str) -> Vec<serde_json::Value> {
     let grouped = ["--set", "model.width=128", "--set", "model.key_value_heads=1"];
-    for (workload, model) in [("smoke", &[][..]), ("llama-smoke", &grouped)] {
+    let setting = format!("run.attention={attention}");
+    let record = |(workload, model): (&str, &[&'static str])| {
         let model = [&["--set", "model.heads=2", "--steps", WIDE_STEPS], model].concat();
         let exact = Folder::new();
         train(&exact, workload, &model).expect(0);
-        let cudnn = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
-        let flags = [&model[..], &cudnn, &["--device", "cuda", "--eval-every", "10"]].concat();
+        let other = ["--set", "precision.compute=bf16", "--set", &setting];
+        let flags = [&model[..], &other, &["--device", "cuda", "--eval-every", "10"]].concat();
         let runs = [Folder::new(), Folder::new()];
         for run in &runs {
             train(run, workload, &flags).expect(0);
@@ -98,9 +111,23 @@ fn attention_by_cudnn_has_the_losses_of_the_processor_and_reruns_have_the_same_b
         }
         assert_eq!(runs[0].result(), runs[1].result());
         let record = runs[0].record();
-        assert_eq!(record["run"]["run"]["attention"], "cudnn");
-        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
-    }
+        assert_eq!(record["run"]["run"]["attention"], attention);
+        record
+    };
+    [("smoke", &[][..]), ("llama-smoke", &grouped)].map(record).to_vec()
+}
+
+#[test]
+fn wgmma_on_another_kind_of_device_is_one_sentence_and_exit_code_3() {
+    let folder = Folder::new();
+    let wide = ["--set", "model.heads=2", "--set", "precision.compute=bf16"];
+    let wgmma = ["--device", "cuda", "--set", "run.attention=wgmma", "--steps", "1"];
+    let start = ["train", "--workload", "smoke", "--out", &folder.text()];
+    let mut command = yardstick(&[&start[..], &wide, &wgmma].concat());
+    command.env("EMULATED_CUDA_COMPUTE_CAPABILITY", "80");
+    let said = ["has compute capability 8.0", "wgmma is for 9.0 alone; use run.attention = flash"];
+    let finished = finish(command).expect(3).expect_stderr(&said);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
 }
 
 /// The flags of a short run with cuDNN's attention.

@@ -76,6 +76,22 @@ pub enum Error {
         /// The least that is enough.
         needed: ComputeCapability,
     },
+    /// Kernels are for another kind of device.
+    #[error(
+        "{name} has compute capability {found}, and {what} is for {needed} alone; use {instead}"
+    )]
+    OtherArchitecture {
+        /// Its product name.
+        name: String,
+        /// The device's compute capability.
+        found: ComputeCapability,
+        /// The requested computation.
+        what: &'static str,
+        /// The only compute capability that has its instructions.
+        needed: ComputeCapability,
+        /// The alternative that computes it.
+        instead: &'static str,
+    },
     /// The memory of a device is used up.
     #[error(
         "expected {bytes} bytes of free memory on the device, found {}; use a smaller \

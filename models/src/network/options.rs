@@ -22,6 +22,8 @@ pub enum AttentionBackend {
     Plain,
     /// cuDNN, in bf16, for the shapes that it has plans for.
     Cudnn,
+    /// Our kernels by Hopper's own instructions, in bf16, for heads of 64 and 128.
+    Wgmma,
 }
 
 impl fmt::Display for AttentionBackend {
@@ -30,6 +32,7 @@ impl fmt::Display for AttentionBackend {
             Self::Flash => "flash",
             Self::Plain => "plain",
             Self::Cudnn => "cudnn",
+            Self::Wgmma => "wgmma",
         })
     }
 }

@@ -45,10 +45,12 @@ sources! {
     ROW_SUMS = "row_sums/kernel.cu";
     SWIGLU = "swiglu/kernel.cu";
     UPDATE_NORM = "update_norm/kernel.cu";
+    WGMMA_ATTENTION = "attention/wgmma.cu";
 }
 
 /// Headers that the sources include.
-const HEADERS: [(&str, &str); 3] = [
+const HEADERS: [(&str, &str); 4] = [
+    ("attention/tiles.cuh", include_str!("attention/tiles.cuh")),
     ("intrinsics.cuh", INTRINSICS),
     ("common.cuh", include_str!("common.cuh")),
     ("norm.cuh", include_str!("norm.cuh")),

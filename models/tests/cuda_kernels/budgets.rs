@@ -20,7 +20,7 @@ const fn budget(kernel: &'static str, registers: u32, shared_bytes: u32) -> Budg
 
 /// Registers leave room for 1,024 threads of a multiprocessor with 64, for 512 with 128, and for
 /// 256 with 255, the most that a thread can have.
-const BUDGETS: [Budget; 29] = [
+const BUDGETS: [Budget; 32] = [
     budget("adamw", 64, 0),
     budget("narrow", 48, 0),
     // A warp computes a row, and keeps its part of it in registers.
@@ -32,6 +32,10 @@ const BUDGETS: [Budget; 29] = [
     budget("flash_forward", 255, 0),
     budget("flash_backward_queries", 255, 0),
     budget("flash_backward_keys", 255, 0),
+    // One block of 256 threads; two of forward with heads of 64, which its launch bounds ensure.
+    budget("wgmma_forward", 255, 0),
+    budget("wgmma_backward_queries", 255, 0),
+    budget("wgmma_backward_keys", 255, 0),
     // Blocks of up to 1,024 threads do not start with more than 64.
     budget("cross_entropy", 64, 256),
     budget("loss_sum", 64, 128),

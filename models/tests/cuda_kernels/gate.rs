@@ -35,9 +35,14 @@ pub(crate) fn run() {
     for file in sources::all() {
         for options in sources::variants(&file.name) {
             let variant = Variant { file: &file, headers: &headers, options };
-            for architecture in &architectures {
+            for architecture in
+                architectures.iter().filter(|name| sources::is_for(&file.name, name))
+            {
                 match variant.compile(architecture) {
-                    Ok(kernels) => measured.extend(kernels),
+                    Ok(compiled) => {
+                        measured.extend(compiled.kernels);
+                        violations.extend(compiled.complaints);
+                    }
                     Err(error) => violations.push(error.to_string()),
                 }
             }
@@ -60,6 +65,13 @@ fn architectures() -> Vec<String> {
     architectures
 }
 
+/// Outcome of one compilation.
+struct Compiled {
+    /// The resources of each kernel.
+    kernels: Vec<Measured>,
+    complaints: Vec<String>,
+}
+
 /// One file with some options.
 struct Variant<'a> {
     file: &'a File,
@@ -68,8 +80,8 @@ struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// Compiles the file, and returns the resources of each kernel.
-    fn compile(&self, architecture: &str) -> Result<Vec<Measured>, Error> {
+    /// Compiles the file for an architecture.
+    fn compile(&self, architecture: &str) -> Result<Compiled, Error> {
         let options: Vec<_> = self.options.iter().chain(&["--ptxas-options=-v"]).copied().collect();
         let variant = self.to_string();
         let File { text, .. } = self.file;
@@ -83,7 +95,9 @@ impl Variant<'_> {
             architecture: architecture.to_owned(),
             usage,
         });
-        Ok(measured.collect())
+        let complaints = ptxas::complaints_about_wgmma(&compiled.log);
+        let complaints = complaints.map(|line| format!("{variant} {architecture}: {line}"));
+        Ok(Compiled { kernels: measured.collect(), complaints: complaints.collect() })
     }
 }
 

@@ -64,11 +64,16 @@ pub(crate) fn variants(file: &str) -> &'static [&'static [&'static str]] {
             &["-DELEMENT_BF16"],
             &["-DELEMENT_BF16", "-DPAIR_ACCESS"],
         ],
-        "attention/flash.cu" => {
+        "attention/flash.cu" | "attention/wgmma.cu" => {
             &[&["-DELEMENT_BF16", "-DHEAD_WIDTH=64"], &["-DELEMENT_BF16", "-DHEAD_WIDTH=128"]]
         }
         _ => &[&["-DELEMENT_F32"], &["-DELEMENT_BF16"]],
     }
+}
+
+/// Returns whether the program compiles a file for an architecture: wgmma is Hopper's alone.
+pub(crate) fn is_for(file: &str, architecture: &str) -> bool {
+    file != "attention/wgmma.cu" || architecture == "sm_90a"
 }
 
 #[test]

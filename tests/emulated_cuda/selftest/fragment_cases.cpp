@@ -1,38 +1,11 @@
 // mma and ldmatrix against layouts of fragments that NVIDIA published: the numbers of CUTLASS 4.7.0
 // (commit 7107b055), include/cute/atom/mma_traits_sm80.hpp, SM80_16x8x16_F32BF16BF16F32_TN, and
 // include/cute/atom/copy_traits_sm75.hpp, SM75_U32x4_LDSM_N and SM75_U16x8_LDSM_T.
-#include <cstring>
-#include <random>
-
 #include "cuda.h"
+#include "fragments.h"
 #include "harness.h"
 
 constexpr int LANES = 32;
-
-struct Mode {
-    int shape;
-    int stride;
-};
-
-// In CUTLASS's notation (shape):(stride) of lanes and of a lane's values. An index is divided
-// among its modes, the first of which runs fastest, and each part counts its stride.
-struct Layout {
-    std::vector<Mode> lane;
-    std::vector<Mode> value;
-
-    int at(int lane_index, int value_index) const {
-        return offset(lane, lane_index) + offset(value, value_index);
-    }
-
-    static int offset(const std::vector<Mode>& modes, int index) {
-        int sum = 0;
-        for (const Mode& mode : modes) {
-            sum += index % mode.shape * mode.stride;
-            index /= mode.shape;
-        }
-        return sum;
-    }
-};
 
 // To row + 16 column of a (16, 16), to column + 8 row of b (16, 8), to row + 16 column of c (16, 8).
 static const Layout A = {{{4, 32}, {8, 1}}, {{2, 16}, {2, 8}, {2, 128}}};
@@ -43,23 +16,6 @@ static const Layout C = {{{4, 32}, {8, 1}}, {{2, 16}, {2, 8}}};
 static const Layout ROWS = {{{32, 128}}, {{128, 1}}};
 static const Layout LOADED = {{{32, 32}}, {{32, 1}, {4, 1024}}};
 static const Layout LOADED_TRANSPOSED = {{{4, 256}, {8, 16}}, {{16, 1}, {2, 128}, {4, 1024}}};
-
-// Small whole numbers: products and their sums are exact in any order.
-static std::vector<float> random_matrix(size_t elements, unsigned seed) {
-    std::minstd_rand random(seed);
-    random.discard(100);
-    std::vector<float> matrix(elements);
-    for (float& element : matrix) {
-        element = float(int(random() % 31) - 15);
-    }
-    return matrix;
-}
-
-static uint16_t bf16_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return uint16_t(bits >> 16);
-}
 
 // The registers of all lanes with two bf16 each, the first in the lower half.
 static std::vector<uint16_t> fragments(const std::vector<float>& matrix, const Layout& layout,

@@ -38,7 +38,7 @@ static dim3 thread_index;
 static dim3 block_index;
 static dim3 block_size;
 static dim3 grid_size;
-alignas(128) static unsigned char dynamic_shared[DYNAMIC_SHARED_MAX + GUARD_BYTES];
+alignas(1024) static unsigned char dynamic_shared[DYNAMIC_SHARED_MAX + GUARD_BYTES];
 
 // A line of a kernel, for messages.
 struct Place {
@@ -98,6 +98,12 @@ static void (*kernel_body)(void** arguments);
 static void** kernel_arguments;
 // A kernel without barriers and warp operations runs without fibers.
 static bool elementwise;
+
+// Of async_copy.h and warpgroup.h, which are built on this file.
+static void prepare_proxy(size_t shared_bytes);
+static void prepare_warpgroups();
+static void check_thread_products();
+static void check_warpgroups();
 
 DEV const char* state_text(const Fiber& fiber) {
     switch (fiber.state) {
@@ -278,6 +284,7 @@ static void fiber_main() {
     if (copies[current - fibers].count > 0) {
         die("a thread returns with a cp.async that it has not waited for");
     }
+    check_thread_products();
     current->state = State::Done;
     live--;
     if (live > 0 && at_barrier == live) {
@@ -381,6 +388,8 @@ static void prepare_block(size_t shared_bytes) {
     memset(dynamic_shared, POISON_BYTE, shared_bytes);
     memset(dynamic_shared + shared_bytes, GUARD_BYTE, GUARD_BYTES);
     poison_static_shared();
+    prepare_proxy(shared_bytes);
+    prepare_warpgroups();
     live = threads;
     at_barrier = 0;
     for (int warp = 0; warp * LANES < threads; warp++) {
@@ -416,6 +425,7 @@ static void run_block_of_fibers(size_t shared_bytes) {
             die("deadlock: a barrier or warp operation that some threads never reach");
         }
     }
+    check_warpgroups();
     check_shared_guard(shared_bytes);
 }
 

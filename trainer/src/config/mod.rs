@@ -482,7 +482,8 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     if attention != AttentionBackend::Flash && settings.run.device != Device::Cuda {
         return Err(invalid("run.attention", attention, "flash with run.device = cpu"));
     }
-    if attention == AttentionBackend::Cudnn && compute != Compute::Bf16 {
+    let needs_bf16 = matches!(attention, AttentionBackend::Cudnn | AttentionBackend::Wgmma);
+    if needs_bf16 && compute != Compute::Bf16 {
         let expected = "flash or plain with precision.compute = f32";
         return Err(invalid("run.attention", attention, expected));
     }

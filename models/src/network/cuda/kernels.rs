@@ -65,10 +65,12 @@ impl Kernels {
     ) -> Result<Self, Error> {
         let LibraryWorkspaces { products: workspace, attention } = workspaces;
         let blas = Blas::new(device, workspace)?;
+        let head_width = size.attention.head_width;
         let attention = match size.attention_backend {
-            AttentionBackend::Flash => Attention::new::<E>(device, size.attention.head_width)?,
-            AttentionBackend::Plain => Attention::plain::<E>(device, size.attention.head_width)?,
+            AttentionBackend::Flash => Attention::new::<E>(device, head_width)?,
+            AttentionBackend::Plain => Attention::plain::<E>(device, head_width)?,
             AttentionBackend::Cudnn => Attention::cudnn(device, size.attention, attention)?,
+            AttentionBackend::Wgmma => Attention::wgmma::<E>(device, head_width)?,
         };
         let norm = match size.norm {
             Norm::Layer => NormKernels::layer_norm::<E>(device)?,

@@ -21,7 +21,7 @@ use super::ops::{AttentionSaved, Chunk, EmbeddingGradients, EmbeddingTables, Epi
 use super::options::AttentionBackend;
 use super::size::Size;
 use crate::layout::head_rows;
-use crate::ops::attention::cuda::{Forward, HEAD_WIDTH_MAX};
+use crate::ops::attention::cuda::{Forward, HEAD_WIDTH_MAX, wgmma_computes};
 use crate::ops::cross_entropy::cuda::LogitsShape;
 use crate::ops::kernels::{CudaElement, Format};
 use crate::ops::matmul::Sums;
@@ -61,9 +61,11 @@ impl<E: CudaElement> CudaOps<E> {
 
 /// Kernels read rows 16 bytes at a time; those of attention read heads as they lie in their rows.
 fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error> {
-    if size.attention_backend == AttentionBackend::Cudnn && E::FORMAT != Format::Bf16 {
+    let backend = size.attention_backend;
+    let needs_bf16 = matches!(backend, AttentionBackend::Cudnn | AttentionBackend::Wgmma);
+    if needs_bf16 && E::FORMAT != Format::Bf16 {
         let expected = "flash or plain with precision.compute = f32";
-        return Err(Error::invalid("run.attention", "cudnn", expected));
+        return Err(Error::invalid("run.attention", backend, expected));
     }
     let widths = [("model.width", config.width), ("model.feed_forward", config.feed_forward)];
     for (key, width) in widths {
@@ -72,6 +74,10 @@ fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error>
         }
     }
     let head_width = size.attention.head_width;
+    if backend == AttentionBackend::Wgmma && !wgmma_computes::<E>(head_width) {
+        let expected = format!("flash or plain with heads of {head_width}");
+        return Err(Error::invalid("run.attention", backend, expected));
+    }
     if !head_width.is_multiple_of(2) || head_width > HEAD_WIDTH_MAX {
         let expected = format!("even and at most {HEAD_WIDTH_MAX} with run.device = cuda");
         return Err(Error::invalid("model.width / model.heads", head_width, expected));

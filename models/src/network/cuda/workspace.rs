@@ -43,8 +43,8 @@ impl<E: CudaElement> Workspace<E> {
         let logits = allocator.for_purpose("logits of one chunk");
         let columns = size.width.max(size.qkv()).max(size.expanded());
         let delta = match size.attention_backend {
-            AttentionBackend::Flash | AttentionBackend::Plain => size.rows * size.attention.heads,
             AttentionBackend::Cudnn => 0,
+            _ => size.rows * size.attention.heads,
         };
         Self {
             delta: shared.zeros(delta),
@@ -59,8 +59,8 @@ impl<E: CudaElement> Workspace<E> {
 impl LibraryWorkspaces {
     pub(super) fn new(allocator: &Allocator, size: &Size) -> Self {
         let attention = match size.attention_backend {
-            AttentionBackend::Flash | AttentionBackend::Plain => 0,
             AttentionBackend::Cudnn => workspace_bytes(&size.attention),
+            _ => 0,
         };
         Self {
             products: Blas::workspace(&allocator.for_purpose("workspace of products")),

@@ -8,51 +8,10 @@
 //
 // Rows beyond T are zero in shared memory. As keys they are masked like all keys after the query;
 // as queries they add zeros; their results are not stored.
-#include "common.cuh"
-
-#if !defined(HEAD_WIDTH)
-#error "HEAD_WIDTH is 64 or 128"
-#endif
-
-constexpr int D = HEAD_WIDTH;
-static_assert(D == 64 || D == 128, "HEAD_WIDTH is 64 or 128");
+#include "attention/tiles.cuh"
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP;
-
-// ---- Where rows are ----
-
-struct Shape {
-    int tokens;
-    int heads;
-    int key_value_heads;
-};
-
-DEV int qkv_stride(const Shape& shape) { return (shape.heads + 2 * shape.key_value_heads) * D; }
-DEV int output_stride(const Shape& shape) { return shape.heads * D; }
-
-// A row of a head.
-template <class T>
-DEV T* row_at(T* head, int stride, int row) {
-    return head + i64(row) * stride;
-}
-
-// The first row of a head of qkv: query heads, then keys, then values.
-template <class T>
-DEV T* qkv_head(T* qkv, const Shape& shape, int sequence, int head) {
-    return row_at(qkv, qkv_stride(shape), sequence * shape.tokens) + head * D;
-}
-
-template <class T>
-DEV T* output_head(T* output, const Shape& shape, int sequence, int head) {
-    return row_at(output, output_stride(shape), sequence * shape.tokens) + head * D;
-}
-
-// The log sums or deltas of a head.
-template <class T>
-DEV T* statistics_head(T* statistics, const Shape& shape, int sequence, int head) {
-    return statistics + (i64(sequence) * shape.heads + head) * shape.tokens;
-}
 
 // ---- Tiles in shared memory ----
 
@@ -81,41 +40,6 @@ DEV void copy_rows(u16* tile, const u16* head, int stride, int first, int tokens
 }
 
 // ---- Products ----
-
-// A lane's share of 16 M rows x N columns of sums, as mma.sync lays them out: of each 16 x 8 block
-// the rows lane / 4 and lane / 4 + 8, and in both the columns lane % 4 * 2 and the next.
-template <int M, int N>
-struct Sums {
-    float at[M][N / 8][4];
-};
-
-// The row and the column of the i-th of four sums of a lane in its block.
-DEV int block_row(int i) { return lane_index() / 4 + i / 2 * 8; }
-DEV int block_column(int i) { return lane_index() % 4 * 2 + i % 2; }
-
-// The same share of a left operand of 16 M rows x N columns.
-template <int M, int N>
-struct Operand {
-    u32 at[M][N / 16][4];
-};
-
-template <int M, int N>
-DEV Operand<M, N> narrowed_operand(const Sums<M, N>& sums) {
-    Operand<M, N> operand;
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 16; n++) {
-            const float* left = sums.at[m][2 * n];
-            const float* right = sums.at[m][2 * n + 1];
-            operand.at[m][n][0] = bf16x2_pack(left[0], left[1]);
-            operand.at[m][n][1] = bf16x2_pack(left[2], left[3]);
-            operand.at[m][n][2] = bf16x2_pack(right[0], right[1]);
-            operand.at[m][n][3] = bf16x2_pack(right[2], right[3]);
-        }
-    }
-    return operand;
-}
 
 // Adds the product of one left operand and the two right operands that one ldmatrix loads.
 DEV void multiply_add(float (&first)[4], float (&second)[4], const u32 (&left)[4],
@@ -173,75 +97,6 @@ DEV void add_product(Sums<M, D>& sums, const Operand<M, N>& left, u16* right) {
     }
 }
 
-// Stores sums times a factor for each row to the rows of a head from `first` on.
-template <int M>
-DEV void store_rows(u16* head, int stride, int first, int tokens, const Sums<M, D>& sums,
-                    const float (&factors)[M][2]) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = first + m * 16 + block_row(2 * half);
-            const float factor = factors[m][half];
-            if (row < tokens) {
-                u16* to = row_at(head, stride, row) + block_column(0);
-#pragma unroll
-                for (int n = 0; n < D / 8; n++) {
-                    const float* pair = sums.at[m][n] + 2 * half;
-                    *reinterpret_cast<u32*>(to + n * 8) =
-                        bf16x2_pack(pair[0] * factor, pair[1] * factor);
-                }
-            }
-        }
-    }
-}
-
-// The same with one factor.
-template <int M>
-DEV void store_rows(u16* head, int stride, int first, int tokens, const Sums<M, D>& sums,
-                    float factor) {
-    float factors[M][2];
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        factors[m][0] = factor;
-        factors[m][1] = factor;
-    }
-    store_rows<M>(head, stride, first, tokens, sums, factors);
-}
-
-// Masks the scores of queries, the rows, for keys after them, where the first key of a tile comes
-// `ahead` after the first query.
-template <int M, int N>
-DEV void mask(Sums<M, N>& scores, int ahead) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const bool masked = ahead + n * 8 + block_column(i) > m * 16 + block_row(i);
-                scores.at[m][n][i] = masked ? LOWEST : scores.at[m][n][i];
-            }
-        }
-    }
-}
-
-// The same for transposed scores: keys are the rows.
-template <int M, int N>
-DEV void mask_transposed(Sums<M, N>& scores, int ahead) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const bool masked = ahead + m * 16 + block_row(i) > n * 8 + block_column(i);
-                scores.at[m][n][i] = masked ? LOWEST : scores.at[m][n][i];
-            }
-        }
-    }
-}
-
 // ---- Forward ----
 
 // A block computes 128 queries, a warp 32 of them, against 64 keys at a time.
@@ -249,75 +104,6 @@ constexpr int FORWARD_M = 2;
 constexpr int FORWARD_WARP_QUERIES = 16 * FORWARD_M;
 constexpr int FORWARD_QUERIES = WARPS * FORWARD_WARP_QUERIES;
 constexpr int FORWARD_KEYS = 64;
-
-// Over the four lanes that share a row.
-DEV float row_max(float value) {
-    value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 1));
-    return fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 2));
-}
-
-DEV float row_sum(float value) {
-    value += __shfl_xor_sync(ALL_LANES, value, 1);
-    return value + __shfl_xor_sync(ALL_LANES, value, 2);
-}
-
-// Of the keys so far, for two rows of each block of 16: the maximum of the scores before scaling,
-// and this lane's part of the sum of exponentials relative to it.
-template <int M>
-struct Softmax {
-    float maximum[M][2];
-    float sum[M][2];
-};
-
-template <int M>
-DEV Softmax<M> empty_softmax() {
-    Softmax<M> softmax;
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            softmax.maximum[m][half] = LOWEST;
-            softmax.sum[m][half] = 0.0f;
-        }
-    }
-    return softmax;
-}
-
-// Replaces the scores of further keys by exponentials relative to the maximum, and scales the sums
-// and the output so far where that rises. `scale` has the factor log2(e).
-template <int M, int N>
-DEV void exponentiate(Sums<M, N>& scores, Softmax<M>& softmax, Sums<M, D>& output, float scale) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float maximum = softmax.maximum[m][half];
-#pragma unroll
-            for (int n = 0; n < N / 8; n++) {
-                const float* pair = scores.at[m][n] + 2 * half;
-                maximum = fmaxf(maximum, fmaxf(pair[0], pair[1]));
-            }
-            maximum = row_max(maximum);
-            const float correction = fast_exp2((softmax.maximum[m][half] - maximum) * scale);
-            softmax.maximum[m][half] = maximum;
-            const float start = maximum * scale;
-            float sum = softmax.sum[m][half] * correction;
-#pragma unroll
-            for (int n = 0; n < N / 8; n++) {
-                float* pair = scores.at[m][n] + 2 * half;
-                pair[0] = fast_exp2(pair[0] * scale - start);
-                pair[1] = fast_exp2(pair[1] * scale - start);
-                sum += pair[0] + pair[1];
-            }
-            softmax.sum[m][half] = sum;
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                output.at[m][n][2 * half] *= correction;
-                output.at[m][n][2 * half + 1] *= correction;
-            }
-        }
-    }
-}
 
 // Writes output (B, T, H D) and log sums (B, H, T). Keys and values have one tile each: values are
 // copied while scores are computed, the next keys while values are multiplied.
@@ -364,7 +150,9 @@ flash_forward(u16* __restrict__ output, float* __restrict__ log_sums,
             if (key + FORWARD_KEYS - 1 > warp_query) {
                 mask(scores, key - warp_query);
             }
-            exponentiate(scores, softmax, sums, scale * LOG2_E);
+            exponentiate(scores, softmax, scale * LOG2_E, [&](int m, int half, float correction) {
+                rescale(sums, m, half, correction);
+            });
             // Before the barrier: half as many registers live across it.
             probabilities = narrowed_operand(scores);
         }
@@ -380,21 +168,9 @@ flash_forward(u16* __restrict__ output, float* __restrict__ log_sums,
     }
 
     float* head_log_sums = statistics_head(log_sums, shape, sequence, head);
-    float factors[FORWARD_M][2];
-#pragma unroll
-    for (int m = 0; m < FORWARD_M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float sum = row_sum(softmax.sum[m][half]);
-            factors[m][half] = 1.0f / sum;
-            const int query = warp_query + m * 16 + block_row(2 * half);
-            if (query < tokens && lane_index() % 4 == 0) {
-                head_log_sums[query] = softmax.maximum[m][half] * scale + logf(sum);
-            }
-        }
-    }
     u16* output_rows = output_head(output, shape, sequence, head);
-    store_rows<FORWARD_M>(output_rows, output_stride(shape), warp_query, tokens, sums, factors);
+    store_forward<FORWARD_M>(output_rows, output_stride(shape), head_log_sums, warp_query, tokens,
+                             sums, softmax, scale);
 }
 EXPORT_KERNEL(flash_forward)
 
@@ -413,49 +189,6 @@ constexpr int QUERIES_M = 2;
 constexpr int QUERIES_WARP_ROWS = 16 * QUERIES_M;
 constexpr int QUERIES_ROWS = WARPS * QUERIES_WARP_ROWS;
 constexpr int QUERIES_KEYS = D == 64 && !HAS_LITTLE_SHARED_MEMORY ? 64 : 32;
-
-// Log sum, in powers of two, and delta of two rows of each block of 16.
-template <int M>
-struct RowStatistics {
-    float log_sum[M][2];
-    float delta[M][2];
-};
-
-template <int M>
-DEV RowStatistics<M> load_statistics(const float* log_sums, const float* delta, int first,
-                                     int tokens) {
-    RowStatistics<M> statistics;
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = first + m * 16 + block_row(2 * half);
-            const bool valid = row < tokens;
-            statistics.log_sum[m][half] = valid ? log_sums[row] * LOG2_E : 0.0f;
-            statistics.delta[m][half] = valid ? delta[row] : 0.0f;
-        }
-    }
-    return statistics;
-}
-
-// Replaces the gradients of probabilities by those of scores: dS = P (dP - delta).
-template <int M, int N>
-DEV void score_gradients(Sums<M, N>& gradients, const Sums<M, N>& scores,
-                         const RowStatistics<M>& statistics, float scale) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float log_sum = statistics.log_sum[m][i / 2];
-                const float probability = fast_exp2(scores.at[m][n][i] * scale - log_sum);
-                gradients.at[m][n][i] =
-                    probability * (gradients.at[m][n][i] - statistics.delta[m][i / 2]);
-            }
-        }
-    }
-}
 
 // Writes the query columns of dqkv.
 //
@@ -536,39 +269,6 @@ constexpr int KEYS_WARP_ROWS = 16 * KEYS_M;
 constexpr int KEYS_ROWS = WARPS * KEYS_WARP_ROWS;
 constexpr int KEYS_QUERIES = 32;
 
-// Replaces scores by probabilities and the gradients of these by those of scores, all transposed:
-// the statistics, of a tile of queries, belong to columns.
-template <int M, int N>
-DEV void transposed_gradients(Sums<M, N>& scores, Sums<M, N>& gradients, const float* log_sums,
-                              const float* delta, float scale) {
-#pragma unroll
-    for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float log_sum = log_sums[n * 8 + block_column(i)];
-            const float column_delta = delta[n * 8 + block_column(i)];
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                const float probability = fast_exp2(scores.at[m][n][i] * scale - log_sum);
-                scores.at[m][n][i] = probability;
-                gradients.at[m][n][i] = probability * (gradients.at[m][n][i] - column_delta);
-            }
-        }
-    }
-}
-
-// A tile of queries of a query head, from `query` on.
-struct QueryTile {
-    int head;
-    int query;
-};
-
-// The one after it: the head's next queries, or the first of the next head that see a block's keys.
-DEV QueryTile tile_after(QueryTile tile, int first_key, int tokens) {
-    const int query = tile.query + KEYS_QUERIES;
-    return query < tokens ? QueryTile{tile.head, query} : QueryTile{tile.head + 1, first_key};
-}
-
 // Writes the key and value columns of dqkv, summed over the query heads of the group and the
 // queries from the key on, in this order.
 //
@@ -639,7 +339,7 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     while (tile.head < end_head) {
         cp_async_wait<0>();
         __syncthreads();  // This tile is there, and every warp is done with the other.
-        const QueryTile next = tile_after(tile, first_key, tokens);
+        const QueryTile next = tile_after<KEYS_QUERIES>(tile, first_key, tokens);
         const bool more = next.head < end_head;
         float next_statistic = 0.0f;
         if (more) {

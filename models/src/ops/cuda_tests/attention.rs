@@ -2,9 +2,10 @@
 //! cuDNN's.
 
 use device::Allocator;
+use device::cuda::{ComputeCapability, Cuda, Error};
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers};
+use super::device::{Bound, Memory, Numbers, cuda};
 use crate::ops::attention::cuda::{Attention, Forward, workspace_bytes};
 use crate::ops::attention::{self, Shape, Workspace};
 use crate::ops::kernels::CudaElement;
@@ -169,9 +170,10 @@ const FLASH: [([usize; 2], [usize; 2]); 12] = [
     ([1, 260], [2, 1]),
 ];
 
-fn flash_agrees(head_width: usize) {
+/// Compares kernels for heads of a width.
+fn flash_agrees(head_width: usize, kernels: impl Fn(&Cuda, usize) -> Result<Attention, Error>) {
     let memory = Memory::new();
-    let mut kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
+    let mut kernels = kernels(memory.device(), head_width).unwrap();
     for (rows, heads) in FLASH {
         FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape(rows, heads, head_width));
     }
@@ -252,12 +254,33 @@ fn plain_in_bf16() {
 
 #[test]
 fn flash_with_heads_of_64() {
-    flash_agrees(64);
+    flash_agrees(64, Attention::new::<bf16>);
 }
 
 #[test]
 fn flash_with_heads_of_128() {
-    flash_agrees(128);
+    flash_agrees(128, Attention::new::<bf16>);
+}
+
+/// On devices other than Hopper's, says what else computes.
+fn wgmma_agrees(head_width: usize) {
+    let device = cuda();
+    let capability = device.properties().compute_capability;
+    if capability == (ComputeCapability { major: 9, minor: 0 }) {
+        return flash_agrees(head_width, Attention::wgmma::<bf16>);
+    }
+    let error = Attention::wgmma::<bf16>(&device, head_width).unwrap_err().to_string();
+    assert!(error.contains("is for 9.0 alone; use run.attention = flash"), "{error}");
+}
+
+#[test]
+fn wgmma_with_heads_of_64() {
+    wgmma_agrees(64);
+}
+
+#[test]
+fn wgmma_with_heads_of_128() {
+    wgmma_agrees(128);
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Attention by one of three implementations, chosen once: flash attention on tensor cores where
-//! possible, the plain kernels for everything else, or cuDNN's where the user asks for it.
+//! Attention by one of four implementations, chosen once: flash attention on tensor cores where
+//! possible, the plain kernels for everything else, or flash attention by Hopper's instructions or
+//! cuDNN's where the user asks for them.
 #![allow(unsafe_code)] // launches
 
 mod cudnn;
@@ -19,6 +20,11 @@ use plain::Plain;
 
 /// The widest head that the plain kernels keep in registers.
 pub(crate) const HEAD_WIDTH_MAX: usize = 256;
+
+/// Returns whether there are kernels by `wgmma` for this format and width.
+pub(crate) fn wgmma_computes<E: CudaElement>(head_width: usize) -> bool {
+    Flash::computes::<E>(head_width)
+}
 
 /// Attention by the chosen implementation.
 #[derive(Debug)]
@@ -62,7 +68,21 @@ impl Attention {
         if !Flash::computes::<E>(head_width) {
             return Self::plain::<E>(device, head_width);
         }
-        let flash = Flash::new::<E>(device, head_width)?;
+        Self::flash::<E>(device, head_width, Flash::new::<E>(device, head_width)?)
+    }
+
+    /// Flash attention by `wgmma`, on devices of compute capability 9.0 for what
+    /// [`wgmma_computes`].
+    pub(crate) fn wgmma<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<Self, Error> {
+        assert!(wgmma_computes::<E>(head_width), "{:?}, D = {head_width}", E::FORMAT);
+        Self::flash::<E>(device, head_width, Flash::wgmma::<E>(device, head_width)?)
+    }
+
+    fn flash<E: CudaElement>(
+        device: &Cuda,
+        head_width: usize,
+        flash: Flash,
+    ) -> Result<Self, Error> {
         let delta = plain::load::<E>(device, head_width)?.kernel(plain::DELTA)?;
         Ok(Self { products: Products::Flash(flash, delta), head_width })
     }
