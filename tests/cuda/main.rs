@@ -9,5 +9,6 @@ mod doctor;
 mod emulated;
 #[cfg(feature = "mpi")]
 mod hardware;
+mod libraries;
 #[cfg(feature = "mpi")]
 mod nccl;

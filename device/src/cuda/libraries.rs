@@ -133,9 +133,11 @@ impl Libraries {
         opened(&self.cudnn)
     }
 
-    /// Versions of what is open by now.
+    /// Versions and files of what is open by now.
     pub fn versions(&self) -> Versions {
         let text = |library: &Library| Some(library.version()?.to_string());
+        let libraries = [self.driver(), self.nvrtc(), self.cublaslt(), self.nccl(), self.cudnn()];
+        let file = |library: &Library| library.path().display().to_string();
         Versions {
             cuda_driver: self.driver().and_then(text),
             kernel_module: kernel_module(),
@@ -143,6 +145,7 @@ impl Libraries {
             cublaslt: self.cublaslt().and_then(text),
             nccl: self.nccl().and_then(text),
             cudnn: self.cudnn().and_then(text),
+            files: libraries.into_iter().flatten().map(file).collect(),
         }
     }
 

@@ -34,6 +34,7 @@ macro_rules! sources {
 sources! {
     ADAMW = "adamw/kernel.cu";
     ATTENTION = "attention/kernel.cu";
+    BIAS = "matmul/bias.cu";
     CROSS_ENTROPY = "cross_entropy/kernel.cu";
     EMBEDDING = "embedding/kernel.cu";
     FLASH_ATTENTION = "attention/flash.cu";

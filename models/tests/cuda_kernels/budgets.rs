@@ -20,7 +20,8 @@ const fn budget(kernel: &'static str, registers: u32, shared_bytes: u32) -> Budg
 
 /// Registers leave room for 1,024 threads of a multiprocessor with 64, for 512 with 128, and for
 /// 256 with 255, the most that a thread can have.
-const BUDGETS: [Budget; 32] = [
+const BUDGETS: [Budget; 33] = [
+    budget("add_bias", 48, 0),
     budget("adamw", 64, 0),
     budget("narrow", 48, 0),
     // A warp computes a row, and keeps its part of it in registers.

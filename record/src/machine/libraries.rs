@@ -18,4 +18,7 @@ pub struct Versions {
     pub nccl: Option<String>,
     /// cuDNN, for attention.
     pub cudnn: Option<String>,
+    /// Files of these libraries.
+    #[serde(default)]
+    pub files: Vec<String>,
 }

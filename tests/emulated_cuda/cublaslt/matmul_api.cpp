@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "../cuda_abi.h"
 #include "../emulated_cuda.h"
@@ -31,6 +32,33 @@ static bool alignment_supported(const Preference& preference) {
                        [](uint32_t bytes) { return bytes >= ALIGNMENT_MIN; });
 }
 
+static const char* epilogue_name(const Problem& problem) {
+    switch (problem.descriptor.epilogue) {
+        case EPILOGUE_BIAS: return "BIAS";
+        case EPILOGUE_GELU_AUX_BIAS: return "GELU_AUX_BIAS";
+        case EPILOGUE_DGELU: return "DGELU";
+        default: return "";
+    }
+}
+
+// Whether EMULATED_CUDA_REFUSE_EPILOGUES, names with commas between them, has this one.
+static bool epilogue_refused(const Problem& problem) {
+    const char* refused = getenv("EMULATED_CUDA_REFUSE_EPILOGUES");
+    const std::string name = epilogue_name(problem);
+    if (refused == nullptr || name.empty()) {
+        return false;
+    }
+    return ("," + std::string(refused) + ",").find("," + name + ",") != std::string::npos;
+}
+
+// Whether EMULATED_CUDA_REFUSE_PRODUCT, as in 512x32x128, is this product's m, n and k.
+static bool product_refused(const Problem& problem) {
+    const char* refused = getenv("EMULATED_CUDA_REFUSE_PRODUCT");
+    const std::string own = std::to_string(problem.m()) + "x" + std::to_string(problem.n()) + "x" +
+                            std::to_string(problem.k());
+    return refused != nullptr && own == refused;
+}
+
 // The first algorithm uses a workspace if there may be one, the second none.
 CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     LightHandle* handle, Descriptor* descriptor, Layout* a, Layout* b, Layout* c, Layout* d,
@@ -47,9 +75,8 @@ CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
-    const bool refused = getenv("EMULATED_CUDA_REFUSE_GELU") != nullptr &&
-                         (problem.writes_aux() || problem.reads_aux());
-    if (!alignment_supported(*preference) || refused) {
+    if (!alignment_supported(*preference) || epilogue_refused(problem) ||
+        product_refused(problem)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     for (const uint64_t workspace : {WORKSPACE_BYTES, uint64_t(0)}) {

@@ -107,12 +107,10 @@ impl<E: CudaElement> Ops for CudaOps<E> {
 
     fn fallbacks(&self) -> Vec<String> {
         let products = self.kernels.iter().flat_map(|kernels| &kernels.products);
-        let refusals = Linear::ALL.into_iter().zip(products).filter_map(|(linear, products)| {
-            let name = linear.role().name();
-            let refusal = products.refusal()?;
-            Some(format!("{name}: a kernel of its own computes GELU, which costs time: {refusal}"))
+        let fallbacks = Linear::ALL.into_iter().zip(products).filter_map(|(linear, products)| {
+            Some(format!("{}: {}", linear.role().name(), products.fallback()?))
         });
-        refusals.collect()
+        fallbacks.collect()
     }
 
     fn begin(&mut self, batch: Batch<'_>) -> Result<(), Error> {

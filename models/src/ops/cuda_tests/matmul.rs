@@ -5,7 +5,7 @@ use half::bf16;
 
 use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
-use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, Extras, LinearProducts};
+use crate::ops::matmul::cuda::{AddBias, Blas, Epilogue, Epilogues, Extras, LinearProducts};
 use crate::ops::matmul::{self, Shape, Sums};
 
 /// One row, and rows and columns that fill no tile.
@@ -189,4 +189,26 @@ fn forward_with_gelu() {
 fn backward() {
     backward_agrees::<f32>();
     backward_agrees::<bf16>();
+}
+
+/// Where no epilogue adds it. More rows than the largest grid computes in one pass.
+fn adding_a_bias_agrees<E: CudaElement>() {
+    const BOUND: Bound = Bound::rounded_once(1e-6);
+    let memory = Memory::new();
+    let kernel = AddBias::new::<E>(memory.device()).unwrap();
+    for (rows, width) in [(1, 8), (37, 72), (40_000, 72)] {
+        let y = Numbers::<E>::uniform(rows * width, 1, 1.0);
+        let bias = Numbers::<E>::uniform(width, 2, 1.0);
+        let mut sum = memory.upload(&y.elements);
+        kernel.add(&mut sum.view_mut(), memory.upload(&bias.elements).view()).unwrap();
+        let exact: Vec<f64> =
+            y.exact.iter().zip(bias.exact.iter().cycle()).map(|(y, bias)| y + bias).collect();
+        BOUND.check(&format!("{rows} rows of {width}"), &memory.download(&sum), &exact);
+    }
+}
+
+#[test]
+fn adding_a_bias() {
+    adding_a_bias_agrees::<f32>();
+    adding_a_bias_agrees::<bf16>();
 }

@@ -1,9 +1,12 @@
 //! The products of a linear layer over rows: Y (N, O) = X (N, I) W (O, I)^T.
 #![allow(unsafe_code)] // products of matrices whose lengths are checked here
 
+use std::fmt;
+
 use device::cuda::Error;
 use device::{View, ViewMut};
 
+use super::bias::AddBias;
 use super::product::{Blas, Epilogue, Operands, Product, ProductShape};
 use crate::ops::gelu::cuda::Gelu;
 use crate::ops::kernels::{CudaElement, Format};
@@ -21,14 +24,18 @@ pub(crate) struct LinearProducts {
     /// GELU's kernel: in f32, where the library's GELU is not known to be as precise, and where the
     /// library refuses it.
     gelu: Option<Gelu>,
-    /// The library's refusal of GELU in an epilogue.
-    refusal: Option<Error>,
+    /// The bias's kernel, where the library refuses it.
+    bias: Option<AddBias>,
+    fallback: Option<Fallback>,
 }
 
-/// The products that have epilogues.
-struct WithEpilogues {
-    forward: Product,
-    input: Product,
+/// Parts of epilogues that kernels compute because the library has no algorithm with them.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    bias: bool,
+    gelu: bool,
+    /// The library's first refusal.
+    refusal: Error,
 }
 
 /// Epilogues of a linear layer's products.
@@ -38,17 +45,6 @@ pub(crate) struct Epilogues {
     pub(crate) forward: Epilogue,
     /// Epilogue of the input's gradient.
     pub(crate) input: Epilogue,
-}
-
-impl Epilogues {
-    fn has_gelu(&self) -> bool {
-        self.forward == Epilogue::GeluBias || self.input == Epilogue::GeluGradient
-    }
-
-    /// The rest where a kernel computes GELU and its slope.
-    fn without_gelu(self) -> Self {
-        Self { forward: self.forward.without_gelu(), input: self.input.without_gelu() }
-    }
 }
 
 /// Operands of forward's epilogue.
@@ -99,56 +95,45 @@ impl LinearProducts {
             product: cudaDataType::CUDA_R_32F,
             ..base
         };
-        let plan = |epilogues: Epilogues| {
-            let forward = Product::new(blas, base, epilogues.forward)?;
-            let input = Product::new(blas, input, epilogues.input)?;
-            Ok(WithEpilogues { forward, input })
+        let has_gelu = epilogues.forward.has_gelu() || epilogues.input.has_gelu();
+        let has_own_gelu = has_gelu && E::FORMAT == Format::F32;
+        let of_library = |epilogue: Epilogue| {
+            if has_own_gelu { epilogue.without_gelu() } else { epilogue }
         };
-        let has_gelu = epilogues.has_gelu();
-        let mut has_own_gelu = has_gelu && E::FORMAT == Format::F32;
-        let mut refusal = None;
-        let planned = match plan(if has_own_gelu { epilogues.without_gelu() } else { epilogues }) {
-            Err(error @ (Error::Library { .. } | Error::NoPlan { .. }))
-                if has_gelu && !has_own_gelu =>
-            {
-                has_own_gelu = true;
-                refusal = Some(error);
-                plan(epilogues.without_gelu())
-            }
-            planned => planned,
-        };
-        let WithEpilogues { forward, input } = planned?;
-        let gelu = has_own_gelu.then(|| Gelu::new::<E>(blas.device())).transpose()?;
+        let mut fallback = None;
+        let forward = planned(blas, base, of_library(epilogues.forward), &mut fallback)?;
+        let input = planned(blas, input, of_library(epilogues.input), &mut fallback)?;
         let weight = Product::new(blas, weight, Epilogue::None)?;
-        Ok(Self { shape, epilogues, forward, input, weight, gelu, refusal })
+        let has_own_gelu = has_own_gelu || fallback.as_ref().is_some_and(|parts| parts.gelu);
+        let has_own_bias = fallback.as_ref().is_some_and(|parts| parts.bias);
+        let gelu = has_own_gelu.then(|| Gelu::new::<E>(blas.device())).transpose()?;
+        let bias = has_own_bias.then(|| AddBias::new::<E>(blas.device())).transpose()?;
+        Ok(Self { shape, epilogues, forward, input, weight, gelu, bias, fallback })
     }
 
-    /// The library's refusal to compute GELU in an epilogue, if a kernel does it instead.
-    pub(crate) fn refusal(&self) -> Option<&Error> {
-        self.refusal.as_ref()
+    /// Parts of epilogues that the library refused, if there are any.
+    pub(crate) fn fallback(&self) -> Option<&Fallback> {
+        self.fallback.as_ref()
     }
 
     /// Writes Y.
     pub(crate) fn forward<E: CudaElement>(
         &mut self,
         blas: &mut Blas,
-        y: ViewMut<'_, E>,
+        mut y: ViewMut<'_, E>,
         x: View<'_, E>,
         weight: View<'_, E>,
         extras: Extras<'_, E>,
     ) -> Result<(), Error> {
         self.check(x.len(), weight.len(), y.len());
         let Extras { bias, residual, before_gelu } = extras;
-        let has_bias = matches!(self.epilogues.forward, Epilogue::Bias | Epilogue::GeluBias);
-        assert_eq!(bias.map(View::len), has_bias.then_some(self.shape.outputs), "bias (O)");
+        let outputs = self.epilogues.forward.has_bias().then_some(self.shape.outputs);
+        assert_eq!(bias.map(View::len), outputs, "bias (O)");
         let outputs = residual.map(View::len).into_iter();
         let outputs = outputs.chain(before_gelu.as_ref().map(ViewMut::len));
         assert!(outputs.into_iter().all(|len| len == y.len()), "(N, O)");
-        assert_eq!(
-            before_gelu.is_some(),
-            self.epilogues.forward == Epilogue::GeluBias,
-            "before GELU"
-        );
+        let has_gelu = self.epilogues.forward.has_gelu();
+        assert_eq!(before_gelu.is_some(), has_gelu, "before GELU");
         let operands = Operands {
             a: weight.cuda_address(),
             b: x.cuda_address(),
@@ -157,18 +142,38 @@ impl LinearProducts {
             bias: bias.map_or(0, View::cuda_address),
             before_gelu: 0,
         };
-        match (before_gelu, &self.gelu) {
-            (Some(before), Some(gelu)) => {
+        match (before_gelu, self.own_gelu(&self.forward)) {
+            (Some(mut before), Some(_)) => {
                 let operands = Operands { d: before.cuda_address(), ..operands };
                 // SAFETY: the lengths were checked; what is written is borrowed exclusively.
                 unsafe { self.forward.run(blas, operands) }?;
-                gelu.forward(y, before.into_view())
+                self.add_bias(&mut before, bias)?;
+                self.own_gelu(&self.forward)
+                    .map_or(Ok(()), |gelu| gelu.forward(y, before.into_view()))
             }
             (before, _) => {
                 let before_gelu = before.map_or(0, |view| view.cuda_address());
                 // SAFETY: as above.
-                unsafe { self.forward.run(blas, Operands { before_gelu, ..operands }) }
+                unsafe { self.forward.run(blas, Operands { before_gelu, ..operands }) }?;
+                self.add_bias(&mut y, bias)
             }
+        }
+    }
+
+    /// GELU's kernel for a product whose epilogue has no GELU.
+    fn own_gelu(&self, product: &Product) -> Option<&Gelu> {
+        self.gelu.as_ref().filter(|_| !product.epilogue().has_gelu())
+    }
+
+    /// Adds the bias where the product's epilogue has none.
+    fn add_bias<E: CudaElement>(
+        &self,
+        y: &mut ViewMut<'_, E>,
+        bias: Option<View<'_, E>>,
+    ) -> Result<(), Error> {
+        match (&self.bias, bias) {
+            (Some(kernel), Some(bias)) => kernel.add(y, bias),
+            _ => Ok(()),
         }
     }
 
@@ -193,7 +198,7 @@ impl LinearProducts {
         };
         // SAFETY: the lengths were checked; `dx` is borrowed exclusively.
         unsafe { self.input.run(blas, operands) }?;
-        match (before_gelu, &self.gelu) {
+        match (before_gelu, self.own_gelu(&self.input)) {
             (Some(before), Some(gelu)) => gelu.backward(dx, before),
             _ => Ok(()),
         }
@@ -226,5 +231,34 @@ impl LinearProducts {
         assert_eq!(x, rows * inputs, "X (N, I) of {:?}", self.shape);
         assert_eq!(weight, outputs * inputs, "W (O, I) of {:?}", self.shape);
         assert_eq!(y, rows * outputs, "Y (N, O) of {:?}", self.shape);
+    }
+}
+
+/// The product with as much of its epilogue as the library has an algorithm for.
+fn planned(
+    blas: &Blas,
+    shape: ProductShape,
+    epilogue: Epilogue,
+    fallback: &mut Option<Fallback>,
+) -> Result<Product, Error> {
+    let refusal = match Product::new(blas, shape, epilogue) {
+        Err(refusal @ (Error::NoPlan { .. } | Error::Library { .. })) => refusal,
+        planned => return planned,
+    };
+    let Some(simpler) = epilogue.simpler() else { return Err(refusal) };
+    let parts = fallback.get_or_insert(Fallback { bias: false, gelu: false, refusal });
+    parts.gelu |= epilogue.has_gelu() && !simpler.has_gelu();
+    parts.bias |= epilogue.has_bias() && !simpler.has_bias();
+    planned(blas, shape, simpler, fallback)
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = match (self.bias, self.gelu) {
+            (true, true) => "passes of their own compute bias and GELU",
+            (true, false) => "a pass of its own computes the bias",
+            _ => "a pass of its own computes GELU",
+        };
+        write!(formatter, "{parts}, which costs time: {}", self.refusal)
     }
 }

@@ -81,13 +81,30 @@ pub(crate) enum Epilogue {
 }
 
 impl Epilogue {
-    /// Returns the rest of the epilogue where a kernel computes GELU and its slope.
-    pub(crate) fn without_gelu(self) -> Self {
+    /// The epilogue without GELU or its slope.
+    pub(super) fn without_gelu(self) -> Self {
         match self {
             Self::GeluBias => Self::Bias,
             Self::GeluGradient => Self::None,
             other => other,
         }
+    }
+
+    /// The next simpler epilogue; `None` where there is nothing to leave out.
+    pub(super) fn simpler(self) -> Option<Self> {
+        match self {
+            Self::GeluBias => Some(Self::Bias),
+            Self::GeluGradient | Self::Bias => Some(Self::None),
+            Self::None => None,
+        }
+    }
+
+    pub(super) fn has_bias(self) -> bool {
+        matches!(self, Self::Bias | Self::GeluBias)
+    }
+
+    pub(super) fn has_gelu(self) -> bool {
+        matches!(self, Self::GeluBias | Self::GeluGradient)
     }
 }
 
@@ -191,6 +208,11 @@ impl Product {
         Ok(Self { shape, epilogue, operation, a, b, d, algorithm })
     }
 
+    /// What the library computes of the epilogue.
+    pub(super) fn epilogue(&self) -> Epilogue {
+        self.epilogue
+    }
+
     /// Starts the product.
     ///
     /// # Safety
@@ -252,10 +274,10 @@ unsafe fn set_pointers(
 ) -> Result<(), Refusal> {
     // SAFETY: attributes that are pointers; the rest as this function.
     unsafe {
-        if matches!(epilogue, Epilogue::Bias | Epilogue::GeluBias) {
+        if epilogue.has_bias() {
             operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
         }
-        if matches!(epilogue, Epilogue::GeluBias | Epilogue::GeluGradient) {
+        if epilogue.has_gelu() {
             let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
             operation.set(attribute, before_gelu)?;
         }
@@ -285,7 +307,7 @@ fn operation(
         let b = transpose(shape.b_is_transposed);
         operation.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, b)?;
         operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of_library)?;
-        if matches!(epilogue, Epilogue::GeluBias | Epilogue::GeluGradient) {
+        if epilogue.has_gelu() {
             let stride = shape.d_stride as i64;
             operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride)?;
         }

@@ -1,0 +1,199 @@
+//! Answers of the libraries that no machine here gives: refused epilogues and products, versions of
+//! cuDNN, several copies of a library. Training uses what is left, and the record says how; or it
+//! ends with one sentence and exit code 3.
+//!
+//! Needs the emulated device: `make test-cuda-emulated`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::{Finished, Folder, finish, only_training_libraries, yardstick};
+
+use crate::emulated::{SMALL, WIDE_STEPS, bf16_run_agrees, train};
+
+const SEARCHED: &str = "YARDSTICK_CUDA_PATH";
+
+const LLAMA: [&str; 2] = ["--workload", "llama-smoke"];
+
+fn short_run(folder: &Folder, flags: &[&str]) -> Command {
+    let start = ["train", "--device", "cuda", "--steps", "1", "--out", &folder.text()];
+    yardstick(&[&start[..], &SMALL, flags].concat())
+}
+
+/// The run ends with exit code 3 and one sentence.
+#[track_caller]
+fn refused(command: Command, said: &[&str]) {
+    let finished = finish(command).expect(3).expect_stderr(said);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+}
+
+/// Layers whose forward or backward has the epilogue, and what computes it instead.
+struct Refused {
+    epilogues: &'static str,
+    layers: &'static [&'static str],
+    said: &'static str,
+}
+
+#[test]
+fn products_whose_epilogues_are_refused_have_the_losses_of_the_processor() {
+    let exact = Folder::new();
+    let heads = ["--set", "model.heads=2"];
+    train(&exact, "smoke", &[&heads[..], &["--steps", WIDE_STEPS]].concat()).expect(0);
+    let cases = [
+        Refused {
+            epilogues: "GELU_AUX_BIAS",
+            layers: &["mlp_up"],
+            said: "a pass of its own computes GELU",
+        },
+        Refused {
+            epilogues: "DGELU",
+            layers: &["mlp_down"],
+            said: "a pass of its own computes GELU",
+        },
+        Refused {
+            epilogues: "BIAS",
+            layers: &["attn_qkv", "attn_out", "mlp_down"],
+            said: "a pass of its own computes the bias",
+        },
+        Refused {
+            epilogues: "BIAS,GELU_AUX_BIAS,DGELU",
+            layers: &["mlp_up", "mlp_down"],
+            said: "passes of their own compute bias and GELU",
+        },
+    ];
+    for Refused { epilogues, layers, said } in cases {
+        let refuse = |command: &mut Command| {
+            command.env("EMULATED_CUDA_REFUSE_EPILOGUES", epilogues);
+        };
+        let record = bf16_run_agrees(&exact, &refuse, &heads).record();
+        let warnings: Vec<_> = record["anomalies"].as_array().unwrap().iter().collect();
+        let of_layers: Vec<_> = warnings
+            .iter()
+            .filter_map(|warning| warning["text"].as_str()?.split_once(&format!(": {said}")))
+            .map(|(layer, _)| layer)
+            .collect();
+        assert_eq!(of_layers, layers, "{epilogues}: {warnings:?}");
+    }
+}
+
+#[test]
+fn a_product_without_an_algorithm_is_one_sentence_and_exit_code_3() {
+    let mut command = short_run(&Folder::new(), &[]);
+    command.env("EMULATED_CUDA_REFUSE_PRODUCT", "512x32x128");
+    let said =
+        ["cuBLASLt 12.9.0 has no plan for a product of m = 512, n = 32, k = 128", "CUDA_R_32F"];
+    refused(command, &said);
+}
+
+/// The flags of a short run with cuDNN's attention.
+const CUDNN: [&str; 4] = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
+
+#[test]
+fn cudnn_that_is_missing_broken_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
+    let without = only_training_libraries();
+    let train_with = |name: &str, value: &str, said: &[&str]| {
+        let mut command = short_run(&Folder::new(), &[&CUDNN[..], &LLAMA].concat());
+        command.env(name, value);
+        refused(command, said);
+    };
+    train_with(SEARCHED, &without.text(), &["cuDNN is missing", "nvidia-cudnn-cu13"]);
+    std::fs::write(without.path().join("libcudnn.so.9"), "").unwrap();
+    train_with(SEARCHED, &without.text(), &["libcudnn.so.9 cannot be loaded (", "file too short"]);
+    train_with("EMULATED_CUDNN_BROKEN", "1", &["cuDNN does not start: cudnnCreate: "]);
+    let said = ["has no plan for attention", "D = 20", "use run.attention = flash"];
+    train_with("EMULATED_CUDA_SEED", "0", &said);
+}
+
+#[test]
+fn a_cudnn_is_used_from_the_first_version_on_that_plans_the_gradient() {
+    let run_with = |version: &str| {
+        let folder = Folder::new();
+        let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+        command.env("EMULATED_CUDNN_VERSION", version);
+        (folder, command)
+    };
+    for (version, found) in [("91701", "9.17.1"), ("92799", "9.27.99")] {
+        let said = format!("expected cuDNN 9.28.0 or newer, found {found} (");
+        refused(run_with(version).1, &[&said, "nvidia-cudnn-cu13"]);
+    }
+    for (version, found) in [("92800", "9.28.0"), ("93001", "9.30.1")] {
+        let (folder, command) = run_with(version);
+        finish(command).expect(0);
+        assert_eq!(folder.record()["environment"]["cuda"]["cudnn"], found);
+    }
+}
+
+/// The emulated device's libraries.
+fn emulated() -> PathBuf {
+    PathBuf::from(std::env::var_os(SEARCHED).expect("the emulated device"))
+}
+
+/// A folder with another copy of each library but the driver, none of which can be used: they lack
+/// functions, and cuDNN is old. That says the name of its file alone.
+fn unusable_copies() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let source = path("source.c");
+    fs::write(&source, "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 1; return 0; }\n")
+        .unwrap();
+    for library in ["libnvrtc.so.12", "libcublasLt.so.12", "libnccl.so.2"] {
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-o"]).arg(path(library)).arg(&source);
+        cc.arg(format!("-Wl,-soname,{library}"));
+        assert!(cc.status().unwrap().success());
+    }
+    fs::copy(emulated().join("libcudnn.so.9"), path("libcudnn.so.9.19.0")).unwrap();
+    symlink("libcudnn.so.9.19.0", path("libcudnn.so.9")).unwrap();
+    folder
+}
+
+/// A run with every library but NCCL used the emulated device's.
+#[track_caller]
+fn assert_emulated_were_used(finished: Finished, folder: &Folder) {
+    finished.expect(0);
+    let cuda = folder.record()["environment"]["cuda"].clone();
+    let files = ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12", "libcudnn.so.9"];
+    let files = files.map(|name| emulated().join(name).display().to_string());
+    assert_eq!(cuda["files"], serde_json::json!(files));
+    assert_eq!(cuda["cudnn"], "9.28.1");
+}
+
+#[test]
+fn copies_that_cannot_be_used_are_passed_over() {
+    let unusable = unusable_copies();
+    let folders = std::env::join_paths([unusable.path(), &emulated()]).unwrap();
+    let folder = Folder::new();
+    let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+    command.env(SEARCHED, &folders);
+    assert_emulated_were_used(finish(command), &folder);
+
+    let mut command = yardstick(&["devices"]);
+    command.env(SEARCHED, &folders);
+    let listed = finish(command).expect(0).stdout;
+    for said in [
+        "libnvrtc.so.12 lacks the function nvrtcCompileProgram (version 12.1)",
+        "libcublasLt.so.12 lacks the function cublasLtCreate (version unknown)",
+        "libnccl.so.2 lacks the function ncclAllGather (version unknown)",
+        "libcudnn.so.9 is version 9.19.0, expected 9.28.0 or newer",
+    ] {
+        let said = format!("Passed over: {}/{said}.", unusable.path().display());
+        assert!(listed.contains(&said), "{said}: {listed}");
+    }
+    assert!(!listed.contains("cannot be used"), "{listed}");
+}
+
+/// An installed toolkit beside wheels.
+#[test]
+fn what_the_dynamic_loader_would_find_is_not_used_beside_named_folders() {
+    let unusable = unusable_copies();
+    fs::write(unusable.path().join("libcuda.so.1"), "").unwrap();
+    let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let others = std::env::split_paths(&others);
+    let first = std::iter::once(unusable.path().to_owned()).chain(others);
+    let folder = Folder::new();
+    let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(first).unwrap());
+    assert_emulated_were_used(finish(command), &folder);
+}
