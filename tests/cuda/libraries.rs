@@ -149,13 +149,15 @@ fn unusable_copies() -> tempfile::TempDir {
     folder
 }
 
+/// Files of what a run with cuDNN on one device uses, in the order of the record.
+const FILES: [&str; 4] = ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12", "libcudnn.so.9"];
+
 /// A run with every library but NCCL used the emulated device's.
 #[track_caller]
 fn assert_emulated_were_used(finished: Finished, folder: &Folder) {
     finished.expect(0);
     let cuda = folder.record()["environment"]["cuda"].clone();
-    let files = ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12", "libcudnn.so.9"];
-    let files = files.map(|name| emulated().join(name).display().to_string());
+    let files = FILES.map(|name| emulated().join(name).display().to_string());
     assert_eq!(cuda["files"], serde_json::json!(files));
     assert_eq!(cuda["cudnn"], "9.28.1");
 }
@@ -184,14 +186,16 @@ fn copies_that_cannot_be_used_are_passed_over() {
     assert!(!listed.contains("cannot be used"), "{listed}");
 }
 
-/// An installed toolkit beside wheels.
+/// An installed toolkit beside wheels: other copies, each as good, that the dynamic loader finds.
 #[test]
 fn what_the_dynamic_loader_would_find_is_not_used_beside_named_folders() {
-    let unusable = unusable_copies();
-    fs::write(unusable.path().join("libcuda.so.1"), "").unwrap();
+    let installed = tempfile::tempdir().unwrap();
+    for name in [&FILES[..], &["libnccl.so.2"]].concat() {
+        fs::copy(emulated().join(name), installed.path().join(name)).unwrap();
+    }
     let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let others = std::env::split_paths(&others);
-    let first = std::iter::once(unusable.path().to_owned()).chain(others);
+    let first = std::iter::once(installed.path().to_owned()).chain(others);
     let folder = Folder::new();
     let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
     command.env("LD_LIBRARY_PATH", std::env::join_paths(first).unwrap());
