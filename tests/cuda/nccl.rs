@@ -214,10 +214,30 @@ fn the_memory_of_nccl_counts_before_anything_is_allocated() {
     let plan: Value = serde_json::from_str(&plan).unwrap();
     let memory = plan["device"]["total_bytes"].as_u64().unwrap() + (2 << 20);
     let folder = Folder::new();
-    let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
+    let mut command = two_ranks(&folder.text(), &["--steps", "1", "--set", "run.recompute=none"]);
     command.env("EMULATED_CUDA_MEMORY_BYTES", memory.to_string());
     finish(command).expect(3).expect_stderr(&["the device's memory does not suffice", "hint:"]);
     assert!(!folder.path().exists(), "the folder is not created");
+}
+
+/// All ranks compute in the same way, though only one of them has to.
+#[test]
+fn ranks_recompute_what_the_smallest_device_needs() {
+    let plan = ["plan", "--json", "--ranks", "2", "--device", "cuda"];
+    let selective = ["--set", "run.recompute=selective"];
+    let plan = run(&[&plan, &SMALL[2..], &selective].concat()).expect(0).stdout;
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    // With what is left to the driver, and a little less than nothing recomputed needs.
+    let memory = plan["device"]["total_bytes"].as_u64().unwrap() + (1 << 30) + 64;
+    let folder = Folder::new();
+    let mut command = two_ranks(&folder.text(), &["--steps", "2"]);
+    command.env("EMULATED_CUDA_MEMORY_BYTES_1", memory.to_string());
+    finish(command).expect(0);
+    assert_eq!(folder.record()["run"]["run"]["recompute"], "selective");
+    let other = Folder::new();
+    train(&other, &["--steps", "2"]).expect(0);
+    assert_eq!(other.record()["run"]["run"]["recompute"], "none");
+    assert_eq!(folder.result(), other.result(), "in f32 all bits are the same");
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Variant {
         [
             choose(self.is_bf16, ["precision.compute=f32", "precision.compute=bf16"]),
             choose(self.is_sharded, ["run.shard_optimizer=false", "run.shard_optimizer=true"]),
-            choose(self.is_recomputed, ["run.recompute=false", "run.recompute=true"]),
+            choose(self.is_recomputed, ["run.recompute=selective", "run.recompute=full"]),
         ]
     }
 

@@ -17,8 +17,8 @@ use record::machine::{ComputeCapability, DeviceProperties};
 use super::cublaslt::{CublasLt, HeuristicResult, Status as BlasStatus};
 use super::driver::{Driver, Status};
 
-/// Properties of the device: those of an H100 that the shapes of launches depend on, and more memory
-/// than any plan needs.
+/// Properties of the device: those of an H100 that the shapes of launches depend on, and more
+/// memory than any plan needs.
 pub(super) fn properties() -> DeviceProperties {
     DeviceProperties {
         ordinal: 0,

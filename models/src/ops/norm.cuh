@@ -145,9 +145,9 @@ DEV void pack_backward(Pack& result, ColumnSums& sums, const typename Norm::Row&
 
 // Writes dx (rows, width), or adds to it, and each block's sums over its rows to a row of the
 // partials (blocks, width); where there is a bias, also those of what dx is then, which is the
-// gradient of another layer's bias. A thread has the same pack of columns in every row, and keeps it in
-// registers between the sums over the row and dx. Rows with more packs than the block has threads
-// take several passes, each of which reads the whole row. dx may not be dy.
+// gradient of another layer's bias. A thread has the same pack of columns in every row, and keeps
+// it in registers between the sums over the row and dx. Rows with more packs than the block has
+// threads take several passes, each of which reads the whole row. dx may not be dy.
 //
 // Grid: number of partials. Block: a multiple of 32, 512 at most.
 template <class Norm>

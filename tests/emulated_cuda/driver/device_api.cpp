@@ -122,7 +122,7 @@ CUDA_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice devic
 CUDA_API CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
     const CUresult checked = check_device(device);
     if (checked == CUDA_SUCCESS) {
-        *bytes = device_memory_bytes();
+        *bytes = device_memory_bytes(device_context(device)->physical);
     }
     return checked;
 }

@@ -177,9 +177,10 @@ static void check_guards_of(const char* what, uint64_t address, size_t bytes) {
     }
 }
 
-size_t device_memory_bytes() {
+size_t device_memory_bytes(int device) {
     static const size_t bytes = setting("EMULATED_CUDA_MEMORY_BYTES", size_t(8) << 30);
-    return bytes;
+    static const size_t of_second = setting("EMULATED_CUDA_MEMORY_BYTES_1", bytes);
+    return device == 1 ? of_second : bytes;
 }
 
 size_t used_bytes(int device) {
@@ -194,7 +195,8 @@ CUdeviceptr allocate(int device, size_t bytes) {
     Arena& own = arena();
     std::lock_guard<std::mutex> lock(own.mutex);
     size_t& used = own.used[device];
-    if (bytes > device_memory_bytes() || used + charged_bytes(bytes) > device_memory_bytes()) {
+    const size_t all = device_memory_bytes(device);
+    if (bytes > all || used + charged_bytes(bytes) > all) {
         return 0;
     }
     const uint64_t address = own.next + GUARD_BYTES;

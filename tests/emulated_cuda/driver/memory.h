@@ -20,7 +20,7 @@ void release_all(int device);
 
 bool is_allocation(CUdeviceptr address);
 size_t used_bytes(int device);
-size_t device_memory_bytes();
+size_t device_memory_bytes(int device);
 
 // Whether an address lies where device memory lies, allocated or not.
 bool in_arena(uint64_t address);

@@ -26,7 +26,7 @@ CUDA_API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    *total = device_memory_bytes();
+    *total = device_memory_bytes(context->physical);
     *free = *total - used_bytes(context->physical);
     return CUDA_SUCCESS;
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 use trainer::config::{Config, size};
 use trainer::failure::{Failure, Outcome};
 use trainer::plan::{
-    Ceilings, JobShape, RankPlan, StepCost, choose_recompute, compute_threads,
-    device_bytes_of_rank, with_recompute,
+    Ceilings, JobShape, RankPlan, StepCost, compute_threads, device_bytes_of_rank,
+    with_chosen_recompute,
 };
 
 /// Print the memory plan of a workload, without allocating anything.
@@ -44,14 +44,14 @@ pub(super) struct Plan {
     /// as jobs check the id on another machine than they train on.
     #[arg(long, value_name = "ID")]
     expect_id: Option<String>,
-    /// Print the cost of a step on a GPU as well: launches, FLOPs and bytes of each op, and the time
-    /// that they need at least.
+    /// Print the cost of a step on a GPU as well: launches, FLOPs and bytes of each op, and the
+    /// time that they take at given rates.
     #[arg(long)]
     cost: bool,
-    /// Matmul rate for --cost, in FLOP/s; as measured on an H100 by default.
+    /// Matmul rate for --cost, in FLOP/s; by default 80 % of the bf16 peak of an H100.
     #[arg(long, value_name = "FLOP/S", default_value = "790e12", value_parser = rate)]
     matmul_rate: f64,
-    /// Memory rate for --cost, in bytes/s; as measured on an H100 by default.
+    /// Memory rate for --cost, in bytes/s; by default that of copies on an H100.
     #[arg(long, value_name = "BYTES/S", default_value = "3.0e12", value_parser = rate)]
     memory_rate: f64,
     /// Print JSON.
@@ -111,8 +111,7 @@ impl Plan {
         let threads = compute_threads(&config, local);
         let shape = JobShape { world: self.ranks, local, threads, shares_memory: true };
         let memory = self.memory_of_device(&config, local)?;
-        let level = choose_recompute(&config, shape, memory.bytes)?;
-        let config = with_recompute(&config, level);
+        let config = with_chosen_recompute(&config, shape, memory.bytes)?;
         let plan = memory.judge(RankPlan::new(&config, shape, None)?);
         let ceilings = Ceilings {
             matmul_flops_per_second: self.matmul_rate,

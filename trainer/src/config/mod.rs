@@ -47,6 +47,9 @@ pub struct Config {
     pub workload: Workload,
     /// Sections that are not hashed.
     pub settings: Settings,
+    /// Choice of a run for its devices, where `run.recompute` is not set. It is no setting: another
+    /// run of the same settings chooses for its own.
+    pub chosen_recompute: Option<Recompute>,
 }
 
 /// Sections that are not part of the workload.
@@ -101,7 +104,7 @@ pub struct RunConfig {
     pub shard_optimizer: bool,
     /// Activations that backward computes again; where it is not set, what [the plan] chooses.
     ///
-    /// [the plan]: crate::plan::choose_recompute
+    /// [the plan]: crate::plan::with_chosen_recompute
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recompute: Option<Recompute>,
     /// Hugging Face folder with the weights of step 0; without it the seed determines them. In a
@@ -345,14 +348,21 @@ impl Config {
         models::fused::Options { logits_bytes: LOGITS_BYTES_ON_CUDA, ..options }
     }
 
-    /// Activations that backward computes again: where that is not chosen, none on a CUDA device.
+    /// Activations that backward computes again: where that is neither set nor chosen, the least.
     pub fn recompute(&self) -> Recompute {
         let run = &self.settings.run;
         let least = match (run.engine, run.device) {
             (Engine::Candle, _) | (_, Device::Cuda) => Recompute::None,
             (Engine::Fused, Device::Cpu) => Recompute::Selective,
         };
-        run.recompute.unwrap_or(least)
+        run.recompute.or(self.chosen_recompute).unwrap_or(least)
+    }
+
+    /// Returns the settings with what was chosen, for the record.
+    pub fn settings_in_effect(&self) -> Settings {
+        let mut settings = self.settings.clone();
+        settings.run.recompute = Some(self.recompute());
+        settings
     }
 
     /// Returns whether a CUDA device computes, not the processor.
@@ -385,7 +395,13 @@ impl Config {
             let alone = halves(&origin, &[]).and_then(|(w, s)| validate(&w, &s)).err();
             return Err(origin.blame(failure, alone.as_ref()));
         }
-        Ok(Self { name: origin.name, base: origin.base, workload, settings })
+        Ok(Self {
+            name: origin.name,
+            base: origin.base,
+            workload,
+            settings,
+            chosen_recompute: None,
+        })
     }
 
     /// Requires every secret that the run needs: a stored configuration lacks them.

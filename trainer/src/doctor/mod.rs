@@ -33,7 +33,7 @@ use crate::checkpoints::tiers::{Planned, planned};
 use crate::config::Config;
 use crate::config::Variables;
 use crate::failure::Outcome;
-use crate::plan::{JobShape, RankPlan};
+use crate::plan::{JobShape, RankPlan, device_bytes_of_rank, with_chosen_recompute};
 use crate::ranks::Ranks;
 use crate::run::{self, Exit, NcclLog};
 use gpu_health::{Ecc, GpuClocks, GpuMemory, GpuPcie};
@@ -207,7 +207,9 @@ impl Doctor<'_> {
             threads: self.world.threads.threads,
             shares_memory: self.ranks.collective.shares_memory(),
         };
-        RankPlan::new(&self.options.config, shape, None)
+        let config = &self.options.config;
+        let memory = config.is_on_cuda().then(|| device_bytes_of_rank(shape.local)).flatten();
+        RankPlan::new(&with_chosen_recompute(config, shape, memory)?, shape, None)
     }
 
     /// Returns the tiers of the configuration and the environment, without a folder of a run in

@@ -13,7 +13,7 @@ use crate::step::{DryStep, dry_step};
 use crate::timing::profile::op_name;
 use record::text::number_format::thousands;
 
-/// Rates that no op exceeds.
+/// Rates at which times are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ceilings {
     /// FLOP/s of matrix products.
@@ -55,7 +55,7 @@ pub struct OpCost {
     pub flops: f64,
     /// Bytes of all operands of these launches, each read or written once a launch.
     pub bytes: f64,
-    /// Time at the ceilings.
+    /// Time at these rates.
     pub seconds: f64,
 }
 
@@ -95,7 +95,7 @@ impl StepCost {
     /// The table for people.
     pub fn text(&self) -> String {
         let mut table = Table::new();
-        let header = ["op", "calls", "launches", "GFLOP", "MB", "ms at least", "share", "bound by"];
+        let header = ["op", "calls", "launches", "GFLOP", "MB", "ms", "share", "bound by"];
         table.load_style(NOTHING).set_header(header);
         for op in self.ops.iter().chain([&self.total]) {
             table.add_row(self.row(op));
@@ -108,8 +108,7 @@ impl StepCost {
         format!(
             "one step of one rank, {} tokens, without collectives\n\n{table}\n\n\
              counted from the calls of a step on a device that computes nothing: each operand once \
-             a launch\nms at least: at {:.0} TFLOP/s and {:.2} TB/s, ops one after the other; at \
-             most {} tokens/s",
+             a launch\nms: at {:.0} TFLOP/s and {:.2} TB/s, ops one after the other; {} tokens/s",
             thousands(self.tokens as f64),
             matmul_flops_per_second / 1e12,
             memory_bytes_per_second / 1e12,

@@ -24,7 +24,8 @@ use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
 pub use cost::{Ceilings, OpCost, StepCost};
-pub use recompute::{choose_recompute, device_bytes_of_rank, with_recompute};
+use recompute::with_recompute;
+pub use recompute::{device_bytes_of_rank, with_chosen_recompute};
 use record::ExitCode;
 use record::text::number_format::{binary, count};
 

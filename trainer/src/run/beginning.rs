@@ -70,7 +70,7 @@ pub(super) fn begun(
             name: config.name.clone(),
             config: json!(workload),
         },
-        run: json!(config.settings),
+        run: json!(config.settings_in_effect()),
         environment: environment(library, matmul_kernel.clone(), cuda),
         peak_flops_per_second: peaks::of_a_rank(&ranks, compute),
         ranks,

@@ -5,22 +5,24 @@ use std::path::PathBuf;
 
 use collectives::Collective;
 use device::Device;
-use device::cuda::{Cuda, DeviceProperties, Libraries, Versions};
+use device::cuda::{self, Cuda, DeviceProperties, Libraries, Versions};
 use launch::bootstrap::World;
 use launch::doctor::{Context, mpi_interface, nearest_port};
-use launch::{NumaNode, ThreadPlan};
+use launch::{NumaNode, Placement, ThreadPlan};
 use record::machine::NodeIdentity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
+use super::process::gpu_ordinal;
 use crate::config::Engine;
 use crate::failure::{Failure, Outcome};
-use crate::plan::{JobShape, choose_recompute, device_bytes_of_rank, with_recompute};
+use crate::plan::{self, JobShape};
 use crate::ranks::Ranks;
 use record::ExitCode;
 use record::phase::PhaseTimes;
+use record::text::number_format::binary;
 use record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord};
 
 /// Folder of the run, as prepared by rank 0.
@@ -48,19 +50,49 @@ pub(super) fn ranks_with_storage_timeout<'world>(
 pub(super) fn with_chosen_recompute(options: &RunOptions, world: &World) -> Outcome<RunOptions> {
     let config = &options.config;
     let placement = &world.placement;
-    let own = config.is_on_cuda().then(|| device_bytes_of_rank(placement.local_world)).flatten();
-    let of_ranks = ranks_of(options, world).gather(&own)?;
+    let own = config.is_on_cuda().then(|| RankDevice::of(placement)).flatten();
+    let of_ranks = ranks_with_storage_timeout(options, world).gather(&own)?;
+    let least_bytes = of_ranks.iter().flatten().map(|device| device.bytes_of_rank(&of_ranks)).min();
     let shape = JobShape {
         world: placement.world,
         local: placement.local_world,
         threads: world.threads.threads,
         shares_memory: world.collective.shares_memory(),
     };
-    let level = choose_recompute(config, shape, of_ranks.into_iter().flatten().min())?;
+    let chosen = plan::with_chosen_recompute(config, shape, least_bytes)?;
+    let level = chosen.recompute();
     if level > config.recompute() && placement.rank == 0 {
-        tracing::info!("run.recompute = {level}: a GPU has no room for everything else to be kept");
+        let memory = binary(least_bytes.unwrap_or_default());
+        tracing::info!("run.recompute = {level}: less would not fit into the {memory} of a GPU");
     }
-    Ok(RunOptions { config: with_recompute(config, level), ..options.clone() })
+    Ok(RunOptions { config: chosen, ..options.clone() })
+}
+
+/// Device of a rank, which several ranks may share.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RankDevice {
+    host: String,
+    pci_bus_id: String,
+    memory_bytes: u64,
+}
+
+impl RankDevice {
+    /// Finds the device of this rank; `None` where it cannot be opened, which the run reports then.
+    fn of(placement: &Placement) -> Option<Self> {
+        let devices = cuda::devices().ok()?;
+        let device = &devices[gpu_ordinal(placement, devices.len())];
+        Some(Self {
+            host: placement.host.clone(),
+            pci_bus_id: device.pci_bus_id.clone(),
+            memory_bytes: device.memory_bytes,
+        })
+    }
+
+    /// Returns the part of its memory of each rank that has this device.
+    fn bytes_of_rank(&self, of_ranks: &[Option<Self>]) -> u64 {
+        let sharing = of_ranks.iter().flatten().filter(|other| *other == self).count();
+        self.memory_bytes / sharing as u64
+    }
 }
 
 /// Fails if a rank would compute or stop differently than rank 0; the error names the first such

@@ -254,7 +254,8 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         dy: View<'_, E>,
         sums: Sums,
     ) -> Result<(), Error> {
-        let summed_address = self.summed_address;
+        // The sums of any other layer take their place.
+        let summed_address = std::mem::take(&mut self.summed_address);
         let Parts { size, workspace, kernels, .. } = self.parts();
         let Kernels { column_sums, .. } = kernels;
         let partials = &mut workspace.partials;

@@ -37,7 +37,8 @@ pub struct AdamWViews<'a> {
 /// The elements of one call that decay.
 #[derive(Debug, Clone, Copy)]
 pub struct Decays<'a> {
-    /// For every [`ALIGN`](crate::layout::ALIGN) elements of the flat buffers 1 if they decay, or 0.
+    /// For every [`ALIGN`](crate::layout::ALIGN) elements of the flat buffers 1 if they decay, else
+    /// 0.
     pub blocks: View<'a, u8>,
     /// Position of the call's first element in the flat buffers.
     pub first: usize,

@@ -6,7 +6,7 @@ use crate::train::config_of;
 use trainer::config::Config;
 use trainer::doctor::Required;
 use trainer::failure::Failure;
-use trainer::plan::{JobShape, RankPlan, choose_recompute, with_recompute};
+use trainer::plan::{JobShape, RankPlan, with_chosen_recompute};
 
 /// Trainer of this program.
 pub(super) struct OwnTrainer;
@@ -61,8 +61,7 @@ impl Workload for Loaded {
         let shape = JobShape { world, local, threads: 1, shares_memory: true };
         let pod = |failure| NoRoom::Pod(text(failure));
         let refused = |failure| NoRoom::Refused(text(failure));
-        let level = choose_recompute(&self.0, shape, memory.gpu_bytes).map_err(refused)?;
-        let config = with_recompute(&self.0, level);
+        let config = with_chosen_recompute(&self.0, shape, memory.gpu_bytes).map_err(refused)?;
         let mut plan = RankPlan::new(&config, shape, None).map_err(refused)?;
         plan = plan.on_machine(memory.pod_bytes);
         if let Some(bytes) = memory.gpu_bytes {
