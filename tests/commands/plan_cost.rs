@@ -33,7 +33,15 @@ fn a_step_costs_what_its_calls_cost() {
     let expand = 12.0 * (2.0 * (tokens * 768.0 + 3072.0 * 768.0 + 3072.0) + 8.0 * stream);
     assert_eq!(figure(&one, "mlp_up forward", "bytes"), expand);
     assert_eq!(figure(&one, "mlp_up forward", "flops"), 12.0 * 2.0 * tokens * 768.0 * 3072.0);
-    // Weights, moments and gradients in buckets of 32 MiB.
+    // The gradients of queries, then of keys and values, each from dout, q, k, v and two statistics
+    // of 12 heads; before them one of the statistics, from out and dout.
+    let of_heads = 4.0 * tokens * 12.0;
+    let attention = 12.0 * ((1.0 + 4.0 + 2.0 + 4.0 + 2.0) * stream + 5.0 * of_heads);
+    assert_eq!(figure(&one, "attention backward", "bytes"), attention);
+    // Gradients, weights and moments in f32, and rounded weights; in buckets of 32 MiB.
+    let update = 124_439_808.0 * (4.0 + 3.0 * 8.0 + 2.0);
+    let found = figure(&one, "AdamW", "bytes") / update;
+    assert!((1.0..1.005).contains(&found), "padding and decay: {found}");
     assert!(figure(&one, "AdamW", "launches") < 16.0, "{one:#}");
     let sum = |name| -> f64 {
         let ops = one["ops"].as_array().unwrap().iter();
