@@ -35,22 +35,28 @@ tokens_per_second() {
 }
 
 note_throughput() {
-    local micro=$1 rate mfu
+    local micro=$1 rate mfu flops
     rate=$(record "throughput-$micro" tokens_per_second.step.total)
     mfu=$(record "throughput-$micro" mfu_causal)
+    flops=$(record "throughput-$micro" rank_flops_per_second.causal)
     [ -n "$rate" ] || fail "the record has no tokens per second"
     printf '{"workload": "gpt2-124m", "compute": "bf16", "micro_batch": %s, "tokens": %s, ' \
         "$micro" "$gpt2_tokens" >"$work/throughput.json"
-    printf '"tokens_per_second": %s, "mfu_causal": %s}\n' "$rate" "${mfu:-null}" \
-        >>"$work/throughput.json"
-    figure "$(printf '%.0f' "$rate") tokens/s, mfu_causal ${mfu:-unknown}," \
-        "micro-batch $micro x $gpt2_tokens"
+    printf '"tokens_per_second": %s, "flops_per_second": %s, "mfu_causal": %s}\n' "$rate" \
+        "${flops:-null}" "${mfu:-null}" >>"$work/throughput.json"
+    figure "$(printf '%.0f' "$rate") tokens/s, $(teraflops "$flops") TFLOP/s," \
+        "mfu_causal ${mfu:-unknown}, micro-batch $micro x $gpt2_tokens"
+}
+
+teraflops() {
+    awk -v flops="${1:-0}" 'BEGIN { printf "%.3g", flops / 1e12 }'
 }
 
 # The kernels of a micro-batch of GPT-2 124M under NVIDIA's profiler: time, and bytes of memory.
 kernel_profile() {
     local csv=$work/$current.csv said=$work/$current.said code=0
     local metrics=gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum
+    rm -f "$csv"
     launcher=("$(find_tool ncu)" --csv --page raw --print-units base --log-file "$csv"
         --clock-control none --metrics "$metrics")
     train kernel-profile --workload gpt2-124m --device cuda --steps 1 \

@@ -167,6 +167,17 @@ fn complete_machine() -> tempfile::TempDir {
     folder
 }
 
+#[test]
+fn published_peaks_are_listed() {
+    let text = finish(yardstick(&["devices", "--peaks"])).expect(0).stdout;
+    let row = text.lines().find(|line| line.contains("H100 80GB HBM3")).expect("it is listed");
+    assert!(row.split_whitespace().rev().take(4).eq(["67.0", "1979.0", "989.5", "80"]), "{text}");
+    let json = finish(yardstick(&["devices", "--peaks", "--json"])).expect(0).stdout;
+    let peaks: Value = serde_json::from_str(&json).unwrap();
+    let peak = peaks.as_array().unwrap().iter().find(|it| it["name"] == "NVIDIA A10").unwrap();
+    assert_eq!((&peak["bf16_teraflops"], &peak["fp8_teraflops"]), (&125.0.into(), &Value::Null));
+}
+
 /// A container without one of the driver's device files, for one.
 #[test]
 fn a_driver_that_does_not_start_ends_a_run_with_3() {

@@ -13,7 +13,7 @@ use support::{Finished, Folder, finish, mpirun, only_training_libraries, run, ya
 
 /// Faults of the second GPU: bit 64 is a thermal slowdown by hardware.
 const FAULTS: &str =
-    "1:throttled=64,1:power=410,1:xid=79@1,1:next_xid=45@1,1:ecc=2@1,1:replays=5@1";
+    "1:throttled=64,1:power=410,1:limit=500,1:xid=79@1,1:next_xid=45@1,1:ecc=2@1,1:replays=5@1";
 
 const SMALL: [&str; 18] = [
     "--set",
@@ -99,6 +99,8 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
             "yardstick_gpu_throttled{rank=\"1\",reason=\"hw_thermal_slowdown\"} 1",
             "yardstick_gpu_throttled{rank=\"0\",reason=\"hw_thermal_slowdown\"} 0",
             "yardstick_gpu_power_watts{rank=\"1\"} 410",
+            "yardstick_gpu_power_limit_watts{rank=\"1\"} 500",
+            "yardstick_gpu_power_limit_default_watts{rank=\"1\"} 700",
             "yardstick_gpu_last_xid{rank=\"1\"} 79",
             "yardstick_gpu_ecc_errors_total{rank=\"1\",kind=\"uncorrected\"} 2",
             "yardstick_host_memory_available_bytes",
@@ -131,7 +133,7 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     assert!(record["cost"]["per_billion_tokens"].as_f64().unwrap() > 0.0);
 
     let report = run(&["report", &hot.text()]).expect(0);
-    assert!(report.stdout.contains("530 W of 700 W"), "{}", report.stdout);
+    assert!(report.stdout.contains("530 W of 600 W"), "{}", report.stdout);
     let page = hot.path().join("page.html");
     run(&["report", "--html", page.to_str().unwrap(), &hot.text()]).expect(0);
     let page = std::fs::read_to_string(page).unwrap();
@@ -143,12 +145,33 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     let differences = compared["differences"].as_array().unwrap();
     for (name, new) in [
         ("ranks.1.gpu.clocks_held_down", "hw_thermal_slowdown"),
+        ("ranks.1.gpu.power_cap", "power capped at 500 W of 700 W"),
         ("ranks.1.gpu.xid_errors", "some"),
         ("ranks.1.gpu.uncorrected_ecc_errors", "some"),
     ] {
         let found = differences.iter().find(|it| it["name"] == name);
         assert_eq!(found.map(|it| &it["new"][0]), Some(&Value::from(new)), "{name}");
     }
+}
+
+#[test]
+fn a_power_cap_is_named_beside_the_mfu() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let flags = ["--steps", "6", "--set", "telemetry.matmul_probe=100ms"];
+    let mut command =
+        yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[2..16], &flags].concat());
+    command.env("EMULATED_NVML", "0:limit=500");
+    finish(command).expect(0);
+    let gauges = &folder.record()["ranks"][0]["gpu"]["gauges"];
+    assert_eq!(gauges["power_limit_watts"]["min"], 500.0);
+    assert_eq!(gauges["power_limit_default_watts"]["max"], 700.0);
+    let report = run(&["report", &out]).expect(0).stdout;
+    let words: Vec<_> = report.split_whitespace().collect();
+    let mfu = words.iter().position(|word| *word == "mfu_measured").expect("it was measured");
+    let line = words[mfu..mfu + 30].join(" ");
+    assert!(line.contains("per rank (power capped at 500 W of 700 W)"), "{report}");
+    assert!(report.contains("model rate"), "{report}");
 }
 
 /// A launch fails, and the driver has reported the reason.

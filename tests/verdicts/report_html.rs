@@ -215,7 +215,7 @@ fn several_runs_are_a_table_a_page_and_a_list() {
         heading.find(&format!("| {name} ")).unwrap_or_else(|| panic!("{name}: {heading}"))
     });
     assert!(
-        places.is_sorted() && heading.contains(" tokens/s (step clock) | step ms | MFU, causal "),
+        places.is_sorted() && heading.contains(" | step ms | FLOP/s per rank | MFU, causal "),
         "{heading}"
     );
     let markdown = run(&["report", "--markdown", &out]).expect(0).stdout;

@@ -3,5 +3,5 @@
 mod summary;
 
 pub use summary::{
-    HardwareSummary, Increase, PortSummary, RankHardware, Series, Spread, is_alarming,
+    HardwareSummary, Increase, PortSummary, PowerCap, RankHardware, Series, Spread, is_alarming,
 };

@@ -1,6 +1,7 @@
 //! Summaries of the hardware during an attempt.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,9 +49,33 @@ impl HardwareSummary {
         reasons.filter(|reason| is_alarming(reason)).collect()
     }
 
+    /// Returns the cap on a GPU's power; `None` if there is none, or it is unknown.
+    pub fn power_cap(&self) -> Option<PowerCap> {
+        let limit = |name: &str| Some(self.gauges.get(name)?.min);
+        let watts = limit("power_limit_watts")?;
+        let default_watts = limit("power_limit_default_watts")?;
+        (watts < default_watts).then_some(PowerCap { watts, default_watts })
+    }
+
     /// Returns the growth of a counter.
     pub fn grown(&self, name: &str) -> Option<f64> {
         Some(self.counters.get(name)?.total)
+    }
+}
+
+/// Power limit of a GPU below its default.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PowerCap {
+    /// Lowest limit that was in force.
+    pub watts: f64,
+    /// Default limit, which published peaks assume.
+    pub default_watts: f64,
+}
+
+impl fmt::Display for PowerCap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { watts, default_watts } = self;
+        write!(f, "power capped at {watts:.0} W of {default_watts:.0} W")
     }
 }
 

@@ -60,7 +60,7 @@ const NVLINK: MetricDesc = MetricDesc::counter("nvlink_bytes", "Bytes of data ov
 const NVLINK_ERRORS: MetricDesc = MetricDesc::counter("nvlink_errors", "Errors of all NVLinks.");
 
 /// Quantities that are read from a GPU.
-pub(crate) const QUANTITIES: [Quantity<Gpu>; 31] = [
+pub(crate) const QUANTITIES: [Quantity<Gpu>; 32] = [
     MetricDesc::gauge(
         "utilization_ratio",
         "Share of the last second or less in which a kernel ran.",
@@ -76,6 +76,8 @@ pub(crate) const QUANTITIES: [Quantity<Gpu>; 31] = [
         .read(|gpu| Some(f64::from(gpu.device.power_usage().ok()?) / 1e3)),
     MetricDesc::gauge("power_limit_watts", "Power limit in force.")
         .read(|gpu| Some(f64::from(gpu.device.enforced_power_limit().ok()?) / 1e3)),
+    MetricDesc::gauge("power_limit_default_watts", "Default power limit of the GPU.")
+        .read(|gpu| Some(f64::from(gpu.device.power_management_limit_default().ok()?) / 1e3)),
     MetricDesc::counter("energy_joules", "Energy since the driver started.").read(Gpu::joules),
     MetricDesc::gauge("sm_clock_hertz", "Clock of the multiprocessors.")
         .charted()

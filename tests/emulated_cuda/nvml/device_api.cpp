@@ -86,6 +86,12 @@ CUDA_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t gpu, unsigned* milliw
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t gpu, unsigned* milliwatts) {
+    *milliwatts = unsigned(planted(gpu, "limit", 700) * 1e3);
+    return answer(gpu);
+}
+
+CUDA_API nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t gpu,
+                                                               unsigned* milliwatts) {
     *milliwatts = 700000;
     return answer(gpu);
 }

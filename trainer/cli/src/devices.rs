@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{print, print_json};
 use record::ExitCode;
+use record::peaks::PEAKS;
 use record::text::number_format::count;
 use trainer::failure::Outcome;
 
@@ -21,13 +22,39 @@ pub(super) struct Devices {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// List the published peaks of GPUs instead, which MFU is a share of: dense TFLOP/s.
+    #[arg(long)]
+    peaks: bool,
 }
 
 impl Devices {
     pub(super) fn run(self) -> Outcome<ExitCode> {
+        if self.peaks {
+            return if self.json { print_json(&PEAKS) } else { print(peaks().to_string()) };
+        }
         let found = Found::on_this_machine();
         if self.json { print_json(&found) } else { print(found.text()) }
     }
+}
+
+/// Formats the published peaks.
+fn peaks() -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["name", "memory\nGiB", "bf16", "fp8", "f32"]);
+    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+    for peak in PEAKS {
+        table.add_row([
+            peak.name.to_owned(),
+            peak.memory_gib.to_string(),
+            rate(Some(peak.bf16_teraflops)),
+            rate(peak.fp8_teraflops),
+            rate(peak.f32_teraflops),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 #[derive(Debug, Serialize)]

@@ -76,15 +76,16 @@ fn properties(side: &Side) -> Properties {
             flatten(&format!("{name}.matmul_kernel"), &json!(rank.matmul_kernel), &mut properties);
             flatten(&format!("{name}.device"), &json!(rank.device), &mut properties);
             if let Some(gpu) = &rank.gpu {
-                flatten(&format!("{name}.gpu"), &alarming(gpu), &mut properties);
+                flatten(&format!("{name}.gpu"), &state(gpu), &mut properties);
             }
         }
     }
     properties
 }
 
-/// Returns the alarming readings of a GPU in a run; `null` for those that it does not report.
-fn alarming(gpu: &HardwareSummary) -> Value {
+/// Returns the alarming readings of a GPU in a run, `null` for those that it does not report, and
+/// its power cap, if it has one.
+fn state(gpu: &HardwareSummary) -> Value {
     let has_had =
         |counter: &str| gpu.grown(counter).map(|total| if total > 0.0 { "some" } else { "none" });
     let held_down = gpu.held_down().map(|reasons| match reasons.join(", ") {
@@ -93,6 +94,7 @@ fn alarming(gpu: &HardwareSummary) -> Value {
     });
     json!({
         "clocks_held_down": held_down,
+        "power_cap": gpu.power_cap().map(|cap| cap.to_string()),
         "xid_errors": has_had("xid_errors"),
         "uncorrected_ecc_errors": has_had("ecc_errors.uncorrected"),
     })

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::ReportData;
 use super::workload::{batch, model, precision, sequence};
 use record::Record;
+use record::hardware::{HardwareSummary, PowerCap};
 use record::text::number_format::{count, scaled};
 use record::text::unix_time::minute;
 
@@ -78,6 +79,20 @@ pub(super) fn utilizations(record: &Record) -> Vec<Utilization> {
         full: measured.full,
     });
     of_peak.into_iter().chain(of_measured).collect()
+}
+
+/// Adds the cap on the power of GPUs to their utilization, if they have one: the lowest of them.
+pub(super) fn with_power_cap(utilization: String, record: &Record) -> String {
+    let gpus = record.ranks.iter().filter_map(|rank| rank.gpu.as_ref());
+    let caps: Vec<Option<PowerCap>> = gpus.map(HardwareSummary::power_cap).collect();
+    let capped: Vec<PowerCap> = caps.iter().copied().flatten().collect();
+    match capped.iter().copied().min_by(|a, b| a.watts.total_cmp(&b.watts)) {
+        None => utilization,
+        Some(lowest) if capped.len() == caps.len() => format!("{utilization} ({lowest})"),
+        Some(lowest) => {
+            format!("{utilization} ({} of {} GPUs {lowest})", capped.len(), caps.len())
+        }
+    }
 }
 
 /// Names the GPUs, or else the CPU of rank 0.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::facts::{Fact, Utilization, facts, status, utilizations};
+use super::facts::{Fact, Utilization, facts, status, utilizations, with_power_cap};
 use super::{ReportData, hardware};
 use record::Clocks;
 use record::phase::Phase;
@@ -28,7 +28,8 @@ pub(super) fn page(report: &ReportData) -> String {
     row("step ms, median", steps.map(|it| number_format::milliseconds(it.step_ms.median)));
     row("step ms, p95", steps.map(|it| number_format::milliseconds(it.step_ms.p95)));
     for Utilization { name, of, causal, .. } in utilizations(record) {
-        row(&format!("{name}, causal, of the {of}"), Some(number_format::percent(causal)));
+        let share = with_power_cap(number_format::percent(causal), record);
+        row(&format!("{name}, causal, of the {of}"), Some(share));
     }
     row("loss", steps.and_then(|it| it.loss_last).map(|loss| format!("{loss:.4}")));
     row("goodput", record.goodput.map(|goodput| number_format::percent(goodput.share)));

@@ -8,7 +8,7 @@ use record::Clocks;
 use record::text::number_format;
 
 /// Names of the columns.
-pub(super) const HEADINGS: [&str; 10] = [
+pub(super) const HEADINGS: [&str; 11] = [
     "run",
     "workload",
     "model",
@@ -17,13 +17,14 @@ pub(super) const HEADINGS: [&str; 10] = [
     "status",
     Clocks::STEP_RATE,
     "step ms",
+    "FLOP/s per rank",
     "MFU, causal",
     "commit",
 ];
 
 /// Returns whether a column has numbers.
 pub(super) fn is_number(column: usize) -> bool {
-    [3, 6, 7].contains(&column)
+    [3, 6, 7, 8].contains(&column)
 }
 
 /// Main figures of a run.
@@ -41,8 +42,11 @@ impl Row {
         let status = doubts.fold((*state).to_owned(), |status, doubt| status + doubt);
         let rate = record.result_rate();
         let step = rate.and(record.steps.as_ref()).map(|steps| steps.step_ms.median);
+        let flops = rate.and(record.rank_flops_per_second);
+        let flops = flops.map(|rate| number_format::scaled(rate.causal, "FLOP/s"));
         let mfu = rate.and_then(|_| facts::utilizations(record).into_iter().next());
         let mfu = mfu.map(|it| format!("{} of the {}", number_format::percent(it.causal), it.of));
+        let mfu = mfu.map(|text| facts::with_power_cap(text, record));
         Self([
             folder.clone().unwrap_or_else(null),
             format!("{} ({})", record.workload.name, record.workload.id),
@@ -52,6 +56,7 @@ impl Row {
             status,
             rate.map_or_else(null, number_format::thousands),
             step.map_or_else(null, number_format::milliseconds),
+            flops.unwrap_or_else(null),
             mfu.unwrap_or_else(null),
             record.environment.commit.clone().unwrap_or_else(null),
         ])

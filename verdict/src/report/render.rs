@@ -4,7 +4,7 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::facts::{Fact, Utilization, facts, status, utilizations};
+use super::facts::{Fact, Utilization, facts, status, utilizations, with_power_cap};
 use super::transports::transports;
 use super::{ReportData, Start, hardware, starts};
 use record::phase::Phase;
@@ -169,7 +169,8 @@ fn mfu(record: &Record) -> Vec<[String; 2]> {
             || format!("the {}", it.of),
             |rate| format!("{} per rank", number_format::scaled(rate, "FLOP/s")),
         );
-        [it.name.to_owned(), format!("{causal} causal, {full} full, of {of}")]
+        let text = format!("{causal} causal, {full} full, of {of}");
+        [it.name.to_owned(), with_power_cap(text, record)]
     };
     known.iter().map(line).collect()
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use record::fixtures::write_steps;
+use record::hardware::{HardwareSummary, Spread};
 use record::{Anomaly, Reason, TargetRecord, fixtures, steps_path};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
@@ -43,6 +44,40 @@ fn the_report_of_a_failed_run() {
     record.checkpoints = None;
     record.collectives = None;
     assert_golden("failed.txt", &ReportData::new(record).to_string());
+}
+
+/// Readings of a GPU with this power limit in force.
+fn with_power_limit(watts: f64) -> HardwareSummary {
+    let steady = |value| Spread { mean: value, min: value, max: value };
+    let gauges = [("power_limit_watts", watts), ("power_limit_default_watts", 700.0)];
+    let gauges = gauges.map(|(name, watts)| (name.to_owned(), steady(watts))).into();
+    HardwareSummary { gauges, ..HardwareSummary::default() }
+}
+
+#[test]
+fn a_power_cap_is_named_beside_the_mfu_and_the_rate() {
+    let mut record = fixtures::finished();
+    record.mfu_causal = Some(0.42);
+    record.mfu_full = Some(0.45);
+    record.ranks[0].gpu = Some(with_power_limit(700.0));
+    record.ranks[1].gpu = Some(with_power_limit(500.0));
+    let report = ReportData::new(record.clone());
+    let cap = "(1 of 2 GPUs power capped at 500 W of 700 W)";
+    let text = report.to_string();
+    let text: Vec<_> = text.split_whitespace().collect();
+    assert!(text.join(" ").contains(&format!("45.0% full, of the published peak {cap}")));
+    assert!(report.to_markdown().contains(&format!("| 42.0% {cap} |")), "{}", report.to_markdown());
+    let row = overview(std::slice::from_ref(&report));
+    assert!(row.contains(&format!("42.0% of the published peak {cap}")), "{row}");
+    assert!(row.contains("FLOP/s per rank") && row.contains("GFLOP/s |"), "{row}");
+    let page = html(std::slice::from_ref(&report));
+    assert!(page.contains(cap) && page.contains("FLOP/s per rank"), "{page}");
+
+    record.ranks[0].gpu = Some(with_power_limit(600.0));
+    let markdown = ReportData::new(record.clone()).to_markdown();
+    assert!(markdown.contains("| 42.0% (power capped at 500 W of 700 W) |"), "{markdown}");
+    record.ranks.iter_mut().for_each(|rank| rank.gpu = Some(with_power_limit(700.0)));
+    assert!(!ReportData::new(record).to_markdown().contains("capped"));
 }
 
 #[test]

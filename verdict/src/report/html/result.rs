@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::escape;
 use crate::report::ReportData;
-use crate::report::facts::{Fact, facts, status, utilizations};
-use record::text::number_format::{count, milliseconds, percent, thousands};
+use crate::report::facts::{Fact, facts, status, utilizations, with_power_cap};
+use record::text::number_format::{count, milliseconds, percent, scaled, thousands};
 use record::{Clocks, Record};
 
 /// One of the main figures.
@@ -138,5 +138,9 @@ fn utilization(record: &Record) -> Tile {
     for other in known {
         detail += &format!("; {} causal of the {}", percent(other.causal), other.of);
     }
+    if let Some(rate) = record.rank_flops_per_second {
+        detail += &format!("; {} per rank", scaled(rate.causal, "FLOP/s"));
+    }
+    let detail = with_power_cap(detail, record);
     Tile { name: format!("MFU of the {}", first.of), value: percent(first.causal), detail }
 }
