@@ -56,6 +56,7 @@ teraflops() {
 kernel_profile() {
     local csv=$work/$current.csv said=$work/$current.said code=0
     local metrics=gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum
+    rm -f "$csv"
     launcher=("$(find_tool ncu)" --csv --page raw --print-units base --log-file "$csv"
         --clock-control none --metrics "$metrics")
     train kernel-profile --workload gpt2-124m --device cuda --steps 1 \

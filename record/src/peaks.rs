@@ -5,13 +5,14 @@
 //! H200 (h200-datasheet, 2024), GH200 (grace-hopper-superchip-datasheet, 2024), L4, L40S, A10, A30,
 //! A40 (their data sheets), B200 (HGX B200, 2024), B300 (HGX B300, 2025: 36 PFLOP/s with sparsity
 //! for eight), GB200 and GB300 (GB200 NVL72, GB300 NVL72, 2025: 360 PFLOP/s with sparsity for 72).
-//! Of RTX PRO 6000 they are an eighth of the rate in fp4 with sparsity: 4,030 TFLOP/s of 24,064 cores
-//! at 2.617 GHz, and 3,511 in the data sheet of the Max-Q edition, 2025; that of the Server edition
-//! rounds too much. MI300X, MI325X and MI355X are those of AMD's data sheets (2023, 2024, 2025).
+//! Of RTX PRO 6000 they are an eighth of the rate in fp4 with sparsity: 4,030 TFLOP/s of 24,064
+//! cores at 2.617 GHz, and 3,511 in the data sheet of the Max-Q edition, 2025; that of the Server
+//! edition rounds too much. MI300X, MI325X and MI355X are those of AMD's data sheets (2023, 2024,
+//! 2025).
 //! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
 //!
-//! This program computes in bf16 or f32, and on no GPU of AMD: those peaks, and the ones in fp8, are
-//! what other programs' figures are read with.
+//! This program computes in bf16 or f32, and on no GPU of AMD: those peaks, and the ones in fp8,
+//! are what other programs' figures are read with.
 //!
 //! Memory sizes are the GB of the same data sheets, which are 2^30 bytes: the driver offers a few
 //! percent less. Of B300 it is what the driver offers (275,040 MiB), of GB200 and GB300 the memory

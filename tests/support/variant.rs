@@ -55,13 +55,14 @@ impl Variant {
     }
 
     /// Returns its settings, as `key=value`.
-    pub fn settings(self) -> [&'static str; 3] {
+    pub fn settings(self) -> Vec<&'static str> {
         let choose = |is_on: bool, values: [&'static str; 2]| values[usize::from(is_on)];
-        [
+        let recomputed = self.is_recomputed.then_some("run.recompute=full");
+        let others = [
             choose(self.is_bf16, ["precision.compute=f32", "precision.compute=bf16"]),
             choose(self.is_sharded, ["run.shard_optimizer=false", "run.shard_optimizer=true"]),
-            choose(self.is_recomputed, ["run.recompute=selective", "run.recompute=full"]),
-        ]
+        ];
+        others.into_iter().chain(recomputed).collect()
     }
 
     /// Flags of `train`: the workload, the settings, half the batch size, buckets so small that
