@@ -7,7 +7,8 @@ use support::run;
 fn cost(settings: &[&str]) -> Value {
     let plan = ["plan", "--workload", "gpt2-124m", "--device", "cuda", "--cost", "--json"];
     let micro_batch = ["--set", "batch.micro_sequences=32", "--set", "precision.compute=bf16"];
-    let plan = run(&[&plan[..], &micro_batch, settings].concat()).expect(0);
+    let anywhere = ["--device-memory", "80GiB"];
+    let plan = run(&[&plan[..], &micro_batch, &anywhere, settings].concat()).expect(0);
     serde_json::from_str::<Value>(&plan.stdout).unwrap()["cost"].clone()
 }
 
@@ -91,7 +92,7 @@ fn a_cost_that_is_not_known_is_refused() {
     let cudnn = ["--set", "run.attention=cudnn", "--set", "precision.compute=bf16"];
     let plan = ["plan", "--device", "cuda", "--cost"];
     run(&[&plan[..], &cudnn].concat()).expect(2).expect_stderr(&["run.attention than cudnn"]);
-    let rates = [["--matmul-rate", "0"], ["--memory-rate", "-1"], ["--memory-rate", "fast"]];
+    let rates = [["--matmul-rate", "0"], ["--memory-rate", "inf"], ["--memory-rate", "fast"]];
     for rate in rates {
         run(&[&plan[..], &rate].concat()).expect(2).expect_stderr(&[rate[0], "above 0"]);
     }

@@ -202,7 +202,7 @@ fn recomputation_is_what_the_memory_of_the_device_needs() {
     finished.expect(0);
     assert_eq!((level(&small), level(&large)), ("selective".into(), "none".into()));
     assert_eq!(small.result(), large.result(), "in f32 all bits are the same");
-    let toml = std::fs::read_to_string(small.join("config.toml")).unwrap();
+    let toml = std::fs::read_to_string(small.path().join("config.toml")).unwrap();
     assert!(!toml.contains("recompute"), "a choice is no setting: {toml}");
     let (finished, _) = trained(&["--set", "run.recompute=none"], planned("selective") + 64);
     finished.expect(3).expect_stderr(&["it fits with run.recompute = selective"]);

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::CUresult;
 
 use super::cublaslt::CublasLt;
+use super::cudnn_functions::CudnnFunctions;
 use super::driver::Driver;
 use super::error::DriverCall;
 use super::function_table::FunctionTable;
@@ -17,7 +18,7 @@ use super::nvrtc::Nvrtc;
 use super::search::Search;
 use super::versions::kernel_module;
 use super::wanted::{self, Wanted};
-use super::{Error, Version, Versions, cudnn};
+use super::{Error, Version, Versions};
 
 /// The libraries that something needs, as in `Required { nccl: true, ..Required::TRAINING }`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct Libraries {
     nvrtc: Slot<Nvrtc>,
     cublaslt: Slot<CublasLt>,
     nccl: Slot<Nccl>,
-    cudnn: Slot<cudnn::Functions>,
+    cudnn: Slot<CudnnFunctions>,
 }
 
 type Slot<F> = OnceLock<Result<Opened<F>, Error>>;
@@ -172,7 +173,7 @@ impl Libraries {
     }
 
     /// cuDNN.
-    pub(super) fn open_cudnn() -> Result<&'static Opened<cudnn::Functions>, Error> {
+    pub(super) fn open_cudnn() -> Result<&'static Opened<CudnnFunctions>, Error> {
         LIBRARIES.require(&LIBRARIES.cudnn, &wanted::CUDNN)
     }
 

@@ -9,6 +9,7 @@ mod context;
 pub mod cubin_cache;
 pub mod cublaslt;
 pub mod cudnn;
+mod cudnn_functions;
 mod device;
 mod downloads;
 mod driver;

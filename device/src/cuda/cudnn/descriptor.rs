@@ -4,9 +4,11 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::functions::{Cudnn, Pointer};
 use super::numbers::ElementType;
-use super::{Attribute, ComparisonMode, DataType, Handle, HeuristicMode, Kind, Knob, Refusal};
+use super::{
+    Attribute, ComparisonMode, Cudnn, DataType, Handle, HeuristicMode, Kind, Knob, Refusal,
+};
+use crate::cuda::cudnn_functions::Pointer;
 
 /// A descriptor that is being given attributes.
 #[derive(Debug)]

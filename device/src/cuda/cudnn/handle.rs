@@ -4,8 +4,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::functions::{Cudnn, Pointer};
-use super::{Attribute, Builder, Descriptor, Kind, Refusal};
+use super::{Attribute, Builder, Cudnn, Descriptor, Kind, Refusal};
+use crate::cuda::cudnn_functions::Pointer;
 use crate::cuda::{Cuda, Error};
 
 /// The library's state, bound to the compute stream of a device. A handle: clones are the same

@@ -7,14 +7,13 @@
 //! one that this program does not know.
 
 mod descriptor;
-mod functions;
 mod handle;
+mod library;
 mod numbers;
 mod refusal;
 
 pub use descriptor::{Builder, Descriptor};
-pub use functions::Cudnn;
-pub(super) use functions::Functions;
 pub use handle::{Binding, Handle};
+pub use library::Cudnn;
 pub use numbers::{Attribute, ComparisonMode, DataType, HeuristicMode, Kind, Knob};
 pub use refusal::Refusal;

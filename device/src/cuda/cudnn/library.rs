@@ -1,45 +1,16 @@
-//! cuDNN's functions, looked up in the library that was found.
+//! cuDNN, open, and its texts for statuses.
 #![allow(unsafe_code)] // calls cuDNN
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::CStr;
 
 use super::Refusal;
-use crate::cuda::function_table::function_table;
+use crate::cuda::cudnn_functions::{CudnnFunctions, Status};
 use crate::cuda::{Error, Libraries};
-
-/// `cudnnBackendDescriptor_t` and `cudnnHandle_t`.
-pub(super) type Pointer = *mut c_void;
-/// `cudnnStatus_t`: 0 is success.
-pub(super) type Status = c_int;
-
-function_table! {
-    /// The functions that are called: graphs are built by descriptors alone.
-    pub(in crate::cuda) struct Functions {
-        fn cudnnBackendCreateDescriptor(c_int, *mut Pointer) -> Status;
-        fn cudnnBackendDestroyDescriptor(Pointer) -> Status;
-        fn cudnnBackendExecute(Pointer, Pointer, Pointer) -> Status;
-        fn cudnnBackendFinalize(Pointer) -> Status;
-        fn cudnnBackendGetAttribute(
-            Pointer,
-            c_int,
-            c_int,
-            i64,
-            *mut i64,
-            *mut c_void,
-        ) -> Status;
-        fn cudnnBackendSetAttribute(Pointer, c_int, c_int, i64, *const c_void) -> Status;
-        fn cudnnCreate(*mut Pointer) -> Status;
-        fn cudnnDestroy(Pointer) -> Status;
-        fn cudnnGetErrorString(Status) -> *const c_char;
-        fn cudnnGetLastErrorString(*mut c_char, usize);
-        fn cudnnSetStream(Pointer, *mut c_void) -> Status;
-    }
-}
 
 /// cuDNN, open for the life of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Cudnn {
-    pub(super) functions: &'static Functions,
+    pub(super) functions: &'static CudnnFunctions,
 }
 
 impl Cudnn {
