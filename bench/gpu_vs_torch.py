@@ -9,7 +9,7 @@ ratio of median tokens/s. On an H200 there are goals for our own rates as well. 
 prints which goals are missed, and then exits with 1.
 
     python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--steps N]
-                                  [--yardstick PROGRAM] [--attention flash|cudnn]
+                                  [--yardstick PROGRAM] [--attention flash|cudnn|wgmma]
                                   [--torch-micro N] [--our-micro N] [--torch-mode MODE]
 
 python3 is one that has PyTorch for this GPU; nothing is installed. The program is that of
@@ -260,7 +260,7 @@ def arguments():
     parser.add_argument("--our-micro", type=int, help="yardstick's micro-batch")
     parser.add_argument("--torch-mode", choices=["default", "max-autotune-no-cudagraphs"],
                         default="default", help="of torch.compile")
-    parser.add_argument("--attention", choices=["flash", "cudnn"], default="flash",
+    parser.add_argument("--attention", choices=["flash", "cudnn", "wgmma"], default="flash",
                         help="what computes ours")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to check this script")
