@@ -80,26 +80,13 @@ pub(crate) const WIDE_STEPS: &str = "30";
 /// Heads of 64, alone and two that share a key.
 #[test]
 fn attention_by_cudnn_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
-    for record in attention_records("cudnn") {
-        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
-    }
-}
-
-#[test]
-fn attention_by_wgmma_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
-    attention_records("wgmma");
-}
-
-/// Records of runs with an implementation of attention, whose losses agree.
-fn attention_records(attention: &str) -> Vec<serde_json::Value> {
     let grouped = ["--set", "model.width=128", "--set", "model.key_value_heads=1"];
-    let setting = format!("run.attention={attention}");
-    let record = |(workload, model): (&str, &[&'static str])| {
+    for (workload, model) in [("smoke", &[][..]), ("llama-smoke", &grouped)] {
         let model = [&["--set", "model.heads=2", "--steps", WIDE_STEPS], model].concat();
         let exact = Folder::new();
         train(&exact, workload, &model).expect(0);
-        let other = ["--set", "precision.compute=bf16", "--set", &setting];
-        let flags = [&model[..], &other, &["--device", "cuda", "--eval-every", "10"]].concat();
+        let cudnn = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
+        let flags = [&model[..], &cudnn, &["--device", "cuda", "--eval-every", "10"]].concat();
         let runs = [Folder::new(), Folder::new()];
         for run in &runs {
             train(run, workload, &flags).expect(0);
@@ -110,10 +97,9 @@ fn attention_records(attention: &str) -> Vec<serde_json::Value> {
         }
         assert_eq!(runs[0].result(), runs[1].result());
         let record = runs[0].record();
-        assert_eq!(record["run"]["run"]["attention"], attention);
-        record
-    };
-    [("smoke", &[][..]), ("llama-smoke", &grouped)].map(record).to_vec()
+        assert_eq!(record["run"]["run"]["attention"], "cudnn");
+        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
+    }
 }
 
 #[test]
@@ -390,12 +376,15 @@ pub(crate) fn bf16_run_agrees(
 }
 
 #[test]
-fn plain_attention_has_the_losses_of_the_processor() {
+fn other_attention_has_the_losses_of_the_processor() {
     let heads = ["--set", "model.heads=2"];
     let exact = Folder::new();
     train(&exact, "smoke", &[&heads[..], &["--steps", WIDE_STEPS]].concat()).expect(0);
-    let plain = [&heads[..], &["--set", "run.attention=plain"]].concat();
-    let record = bf16_run_agrees(&exact, &|_| {}, &plain).record();
-    assert_eq!(record["run"]["run"]["attention"], "plain");
-    assert!(!record["anomalies"].to_string().contains("pass of its own"), "{record:#}");
+    for attention in ["plain", "wgmma"] {
+        let setting = format!("run.attention={attention}");
+        let flags = [&heads[..], &["--set", &setting]].concat();
+        let record = bf16_run_agrees(&exact, &|_| {}, &flags).record();
+        assert_eq!(record["run"]["run"]["attention"], attention);
+        assert!(!record["anomalies"].to_string().contains("pass of its own"), "{record:#}");
+    }
 }

@@ -121,13 +121,25 @@ DEV const unsigned char* element_address(const Matrix& matrix, int row, int k) {
     return dynamic_shared + address;
 }
 
-// The element, of a matrix that wgmma may read.
-DEV float element(const Matrix& matrix, int row, int k) {
-    const unsigned char* address = element_address(matrix, row, k);
-    if (const char* reason = unseen_text(piece_at(address))) {
-        die(reason);
+// Calls `visit` with each element of rows `first` to `end` that wgmma may read: eight of them, which
+// are one piece of memory, are checked together.
+template <class Visit>
+DEV void for_each_element(const Matrix& matrix, int first, int end, Visit visit) {
+    const bool along_k = matrix.major == Major::K;
+    const int rows = along_k ? 1 : 8;
+    const int ks = along_k ? 8 : 1;
+    for (int row = first; row < end; row += rows) {
+        for (int k = 0; k < SUM_LENGTH; k += ks) {
+            const unsigned char* piece = element_address(matrix, row, k);
+            if (const char* reason = unseen_text(piece_at(piece))) {
+                die(reason);
+            }
+            for (int i = 0; i < 8; i++) {
+                const u16 bits = reinterpret_cast<const u16*>(piece)[i];
+                visit(row + (along_k ? 0 : i), k + (along_k ? i : 0), bf16_lo(bits));
+            }
+        }
     }
-    return bf16_lo(*reinterpret_cast<const u16*>(address));
 }
 
 struct ProductTiles {
@@ -137,11 +149,10 @@ struct ProductTiles {
 
 DEV void load_left(ProductTiles& tiles, const Product& product, int first_row) {
     if (!product.left_is_in_registers) {
-        for (int row = 0; row < WARP_ROWS; row++) {
-            for (int k = 0; k < SUM_LENGTH; k++) {
-                tiles.left[row][k] = element(product.left, first_row + row, k);
-            }
-        }
+        const int end = first_row + WARP_ROWS;
+        for_each_element(product.left, first_row, end, [&](int row, int k, float value) {
+            tiles.left[row - first_row][k] = value;
+        });
         return;
     }
     for (int lane = 0; lane < LANES; lane++) {
@@ -156,11 +167,10 @@ DEV void load_left(ProductTiles& tiles, const Product& product, int first_row) {
 // Loads both operands. Done when a product is started as well: it may read from then on.
 DEV void load_operands(ProductTiles& tiles, const Product& product, int warp) {
     load_left(tiles, product, warp % WARPGROUP_WARPS * WARP_ROWS);
-    for (int k = 0; k < SUM_LENGTH; k++) {
-        for (int column = 0; column < product.sums->columns; column++) {
-            tiles.right[k][column] = element(product.right, column, k);
-        }
-    }
+    const int columns = product.sums->columns;
+    for_each_element(product.right, 0, columns, [&](int column, int k, float value) {
+        tiles.right[k][column] = value;
+    });
 }
 
 // Calls `visit` with each sum in registers and the same in the tile.
