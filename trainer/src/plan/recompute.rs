@@ -11,8 +11,8 @@ use crate::failure::Outcome;
 const CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Returns the configuration with what a run chooses where `run.recompute` is not set: on a CUDA
-/// device with so many bytes for each rank the least with which a rank fits, and the most if it fits
-/// with no level.
+/// device with so many bytes for each rank the least with which a rank fits, and the most if it
+/// fits with no level.
 ///
 /// It depends on the size of the memory, and not on what is free at the moment: the same machine
 /// runs the same kernels every night.

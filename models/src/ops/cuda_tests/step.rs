@@ -84,7 +84,7 @@ fn update(device: &Device, ops: &dyn StepOps, len: usize, narrows: bool, adamw: 
     };
     // From the middle of a block on, of which the next decays.
     let first = 5 * ALIGN + 52;
-    let decaying = |block: usize| u8::from(block % 3 == 0);
+    let decaying = |block: usize| u8::from(block.is_multiple_of(3));
     let blocks: Vec<u8> = (0..(first + len).div_ceil(ALIGN)).map(decaying).collect();
     let blocks = upload(device, &blocks);
     ops.adamw(views, Decays { blocks: blocks.view(), first }, adamw).unwrap();
