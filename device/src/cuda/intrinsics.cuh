@@ -173,8 +173,8 @@ WGMMA_SHAPE(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 
 // A matrix in shared memory for wgmma, with a swizzle of 128 bytes: in a row of 128 bytes, at a
 // multiple of 128, the 16-byte pieces are permuted by exclusive or with the row's number modulo 8.
-// Eight rows are followed by the next eight at a distance of `stride_bytes`. Where it runs along MN,
-// the next 64 rows or columns of the matrix are at a distance of `leading_bytes`.
+// Eight rows are followed by the next eight at a distance of `stride_bytes`. Where it runs along
+// MN, the next 64 rows or columns of the matrix are at a distance of `leading_bytes`.
 DEV u64 matrix_descriptor(const void* start, u32 leading_bytes, u32 stride_bytes) {
     constexpr u64 SWIZZLE_128_BYTES = 1;
     const u64 address = shared_address(start) & 0x3ffff;
