@@ -5,8 +5,8 @@
 // the mask do not all call, deadlocks, writes past dynamic shared memory, misaligned addresses of
 // ldmatrix and cp.async. Shared memory is poisoned before each block, and a cp.async copies at the
 // wait for it, so that a missing wait or barrier shows in results; so does wgmma, which reads only
-// what a fence made visible to it. EMULATED_CUDA_SEED other than 0 varies the order of blocks, warps
-// and lanes.
+// what a fence made visible to it. EMULATED_CUDA_SEED other than 0 varies the order of blocks,
+// warps and lanes.
 //
 // What is not possible here: TMA, mbarrier, clusters, cuda_bf16.h, spinning on memory that another
 // thread writes; wgmma of tiles that anything but cp.async wrote, or with a left operand that runs

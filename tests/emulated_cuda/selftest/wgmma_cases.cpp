@@ -140,7 +140,8 @@ static void check(const Product& product) {
     CUdeviceptr d_registers = upload(before);
     CUdeviceptr a_registers = upload(left_registers(a));
     CUdeviceptr image_address = upload(image);
-    CUdeviceptr descriptors = upload(std::vector<uint64_t>{left.descriptor(), right.descriptor(), 0});
+    const std::vector<uint64_t> both = {left.descriptor(), right.descriptor(), 0};
+    CUdeviceptr descriptors = upload(both);
     int accumulate = product.accumulates;
     const Grid grid = {1, THREADS, IMAGE_BYTES};
     CHECK_EQUAL(launch(kernel, grid, nullptr,

@@ -121,8 +121,8 @@ DEV const unsigned char* element_address(const Matrix& matrix, int row, int k) {
     return dynamic_shared + address;
 }
 
-// Calls `visit` with each element of rows `first` to `end` that wgmma may read: eight of them, which
-// are one piece of memory, are checked together.
+// Calls `visit` with each element of rows `first` to `end`, where wgmma may read it: eight of them,
+// which are one piece of memory, are checked together.
 template <class Visit>
 DEV void for_each_element(const Matrix& matrix, int first, int end, Visit visit) {
     const bool along_k = matrix.major == Major::K;
