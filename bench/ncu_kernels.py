@@ -5,7 +5,7 @@
 CSV is the log of `ncu --csv --page raw --print-units base` with the metrics below. Prints a JSON
 object: launches, milliseconds, and bytes read from and written to memory, of all kernels and of
 each of OURS. The product of the head is the longest launch of a library's product, whose name tells
-which kind of kernel the library chose. Exits with 1 where there is no launch.
+which kind of kernel the library chose. Exits with 1 where one of them has no launch.
 """
 
 import csv
@@ -16,11 +16,11 @@ import sys
 TIME, READ, WRITTEN = "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum"
 # Kernels of models/src/ops, by patterns of their names.
 OURS = {
-    "attention_forward": r"flash\w*_forward",
-    "attention_backward_keys": r"flash\w*_backward_keys",
-    "attention_backward_queries": r"flash\w*_backward_queries",
+    "attention_forward": r"(flash|wgmma)_forward",
+    "attention_backward_keys": r"(flash|wgmma)_backward_keys",
+    "attention_backward_queries": r"(flash|wgmma)_backward_queries",
     "norm_backward": r"(layer|rms)_norm_backward",
-    "column_sums": r"column_sums",
+    "column_sums": r"column_(partials|sums)",
 }
 # cuBLASLt's kernels of products.
 LIBRARY = r"nvjet|gemm|cutlass|xmma"
@@ -62,10 +62,11 @@ def summary(rows):
 
 def main():
     """Prints the summary of a log."""
-    rows = launches(sys.argv[1])
-    if not rows:
-        sys.exit(f"{sys.argv[1]} has no launch of a kernel")
-    print(json.dumps(summary(rows), indent=2))
+    found = summary(launches(sys.argv[1]))
+    print(json.dumps(found, indent=2))
+    missing = [name for name, sums in found.items() if not sums["launches"]]
+    if missing:
+        sys.exit(f"{sys.argv[1]} has no launch of {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ run_step() {
     start=$EPOCHREALTIME
     step_ends=$((EPOCHSECONDS + limit))
     [ "$step_ends" -le "$call_ends" ] || step_ends=$call_ends
-    rm -f "$work/$current.figure"
+    rm -f "$work/$current.figure" "$work/$current.json"
     # The words of the row are a function and its arguments.
     # shellcheck disable=SC2086
     (set -e; skip_without "$needs"; $does) >"$work/$current.log" 2>&1
@@ -71,8 +71,11 @@ run_step() {
         result=fail
         text="required, but skipped: $text"
     fi
+    # In place of that of an earlier call.
+    awk -F '\t' -v name="$current" '$2 != name' "$work/results" >"$work/other-results"
     printf '%s\t%s\t%s\t%s\t%s\n' "$number" "$current" "$result" "$(seconds_since "$start")" \
-        "$text" >>"$work/results"
+        "$text" >>"$work/other-results"
+    mv "$work/other-results" "$work/results"
     echo "$result"
 }
 
@@ -124,17 +127,16 @@ open_out() {
     fi
 }
 
-# Unpacks an earlier check: results that passed, and what its steps left for others. Its runs are
-# put aside: one may have been interrupted.
+# Unpacks an earlier check: its results, and what its steps left for others. The machine is asked
+# again, and runs are put aside: one may have been interrupted.
 continue_check() {
     tar --extract --gzip --directory "$work" --file "$out/gpu-check-logs.tar.gz" || return
+    rm -f "$work/devices.json"
     if ! cmp --silent "$work/identity" <(identity); then
         echo "gpu-check: $out has a check of another program, or another machine:" \
             "$(tr '\n' ' ' <"$work/identity")and not $(identity | tr '\n' ' ')" >&2
         return 2
     fi
-    awk -F '\t' '$3 == "pass"' "$work/results" >"$work/passed"
-    mv "$work/passed" "$work/results"
     [ ! -e "$work/runs" ] || mv "$work/runs" "$work/runs-before-$EPOCHSECONDS"
 }
 
@@ -147,7 +149,8 @@ identity() {
 }
 
 has_passed() {
-    cut -f 2 "$work/results" | grep -qxF "$1"
+    awk -F '\t' -v name="$1" '$2 == name && $3 == "pass" { found = 1 } END { exit !found }' \
+        "$work/results"
 }
 
 run_steps() {

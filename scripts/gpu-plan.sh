@@ -2,8 +2,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
-# Longest time of a call, in seconds; and that of its steps, which leaves time to print and to copy.
-CALL_MAX=600
+# Longest time of a call's steps, in seconds: of 600, with time to print and to copy.
 CALL_STEPS_MAX=570
 
 # The rows of the plan.
@@ -31,6 +30,8 @@ lacking() {
         cudnn) [ -n "$(library_version cudnn)" ] ||
             echo "no cuDNN on this machine, or one that is too old" ;;
         nccl) [ -n "$(library_version nccl)" ] || echo "no NCCL on this machine" ;;
+        hopper) [ "$(json "$work/devices.json" cuda.devices.0.compute_capability.major)" = 9 ] ||
+            echo "no GPU of compute capability 9.0" ;;
         two-ranks)
             found=$(library_version nccl)
             [ "$(device_count)" -ge 2 ] || is_version "${found:-0}" 2.30 ||
@@ -110,7 +111,7 @@ about_needs() {
 
 # The time of each call and of all, and a warning of a call that takes too long.
 call_minutes() {
-    chosen_rows | awk -v most="$CALL_MAX" '
+    chosen_rows | awk -v most="$CALL_STEPS_MAX" '
         !($1 in sum) { calls[++n] = $1 }
         { sum[$1] += $3; steps[$1]++; all += $3 }
         END {
@@ -118,7 +119,7 @@ call_minutes() {
                 call = calls[i]
                 printf "call %d: %d steps, %.1f minutes\n", call, steps[call], sum[call] / 60
                 if (sum[call] > most)
-                    printf "warning: call %d takes more than %d minutes\n", call, most / 60
+                    printf "warning: call %d takes more than %.1f minutes\n", call, most / 60
             }
             printf "all: %d steps in %d calls, %.1f minutes\n", NR, n, all / 60
         }'

@@ -99,9 +99,9 @@ everything_json() {
   "not_run": [$(not_run_json)],
   "devices": $(document devices.json),
   "parity": $(document parity.json),
-  "timing": $(document timing.json),
-  "throughput": $(document throughput.json),
-  "kernels": $(document kernels.json),
+  "timing": $(document kernel-timing.json),
+  "throughput": $(document tokens-per-second.json),
+  "kernels": $(document kernel-profile.json),
   "torch": [$(torch_json)]
 }
 JSON

@@ -30,8 +30,8 @@ fail() {
 # skip_without NEEDS: skips the step where this machine lacks something of its row.
 skip_without() {
     local lack
-    lack=$(lacking_of "$1" | head -n 1)
-    [ -z "$lack" ] || skip "$lack"
+    lack=$(lacking_of "$1")
+    [ -z "$lack" ] || skip "${lack%%$'\n'*}"
 }
 
 # timed COMMAND...: stops it when the time of the step is over, with $TIMED_OUT.
@@ -41,9 +41,10 @@ timed() {
     timeout --kill-after 10 "$left" "$@"
 }
 
-# note_devices: what this machine has, asked once.
+# note_devices: what this machine has, asked once, and not for ever.
 note_devices() {
-    [ -s "$work/devices.json" ] || "$yardstick" devices --json >"$work/devices.json"
+    [ -s "$work/devices.json" ] ||
+        timeout --kill-after 10 60 "$yardstick" devices --json >"$work/devices.json"
 }
 
 # json FILE PATH: a value of a JSON file by its path, as in a.b.0.c; empty where it is null. Without

@@ -12,17 +12,19 @@ kernel_timing() {
     cat "$table"
     grep -q '^ *attention backward ' "$table" || fail "no time of attention"
     # Lines of a table of numbers have nothing that JSON escapes.
-    { echo '['; sed 's/.*/"&",/; $s/,$//' "$table"; echo ']'; } >"$work/timing.json"
+    { echo '['; sed 's/.*/"&",/; $s/,$//' "$table"; echo ']'; } >"$work/$current.json"
     figure "$(sed -n 's/^measured on this machine: //p' "$table")"
 }
 
-# GPT-2 124M in bf16 with the largest micro-batch of the list that the memory takes.
+# tokens_per_second ATTENTION: GPT-2 124M in bf16 with the largest micro-batch of the list that the
+# memory takes.
 tokens_per_second() {
     local micro code said=$work/$current.stderr
     for micro in "${micro_batches[@]}"; do
         code=0
-        train "throughput-$micro" --workload gpt2-124m --device cuda --steps "$throughput_steps" \
-            --set precision.compute=bf16 --set "batch.micro_sequences=$micro" \
+        train "$current-$micro" --workload gpt2-124m --device cuda --steps "$throughput_steps" \
+            --set "run.attention=$1" --set precision.compute=bf16 \
+            --set "batch.micro_sequences=$micro" \
             --set "batch.global_sequences=$micro" --set "batch.sequence_tokens=$gpt2_tokens" \
             "${gpt2[@]}" 2>"$said" || code=$?
         cat "$said"
@@ -36,14 +38,14 @@ tokens_per_second() {
 
 note_throughput() {
     local micro=$1 rate mfu flops
-    rate=$(record "throughput-$micro" tokens_per_second.step.total)
-    mfu=$(record "throughput-$micro" mfu_causal)
-    flops=$(record "throughput-$micro" rank_flops_per_second.causal)
+    rate=$(record "$current-$micro" tokens_per_second.step.total)
+    mfu=$(record "$current-$micro" mfu_causal)
+    flops=$(record "$current-$micro" rank_flops_per_second.causal)
     [ -n "$rate" ] || fail "the record has no tokens per second"
     printf '{"workload": "gpt2-124m", "compute": "bf16", "micro_batch": %s, "tokens": %s, ' \
-        "$micro" "$gpt2_tokens" >"$work/throughput.json"
+        "$micro" "$gpt2_tokens" >"$work/$current.json"
     printf '"tokens_per_second": %s, "flops_per_second": %s, "mfu_causal": %s}\n' "$rate" \
-        "${flops:-null}" "${mfu:-null}" >>"$work/throughput.json"
+        "${flops:-null}" "${mfu:-null}" >>"$work/$current.json"
     figure "$(printf '%.0f' "$rate") tokens/s, $(teraflops "$flops") TFLOP/s," \
         "mfu_causal ${mfu:-unknown}, micro-batch $micro x $gpt2_tokens"
 }
@@ -67,10 +69,10 @@ kernel_profile() {
     ! grep -qs ERR_NVGPUCTRPERM "$said" "$csv" ||
         skip "the driver lets only administrators profile (ERR_NVGPUCTRPERM)"
     [ "$code" = 0 ] || exit "$code"
-    python3 "$(benchmark ncu_kernels.py)" "$csv" >"$work/kernels.json"
-    figure "$(json "$work/kernels.json" all.launches) launches," \
-        "$(json "$work/kernels.json" all.milliseconds) ms;" \
-        "the head's product by $(json "$work/kernels.json" head_product.kernels.0)"
+    python3 "$(benchmark ncu_kernels.py)" "$csv" >"$work/$current.json"
+    figure "$(json "$work/$current.json" all.launches) launches," \
+        "$(json "$work/$current.json" all.milliseconds) ms;" \
+        "the head's product by $(json "$work/$current.json" head_product.kernels.0)"
 }
 
 # against_torch ROW MODE STEPS: a row of the benchmark against PyTorch, compiled in this mode. If
@@ -104,7 +106,7 @@ least_ratio() {
 }
 
 has_torch() {
-    LD_LIBRARY_PATH=$own_library_path "${PYTHON:-python3}" -c \
+    LD_LIBRARY_PATH=$own_library_path timeout --kill-after 10 120 "${PYTHON:-python3}" -c \
         'import sys, torch; torch.zeros(1, device=sys.argv[1])' "$torch_device" >/dev/null 2>&1
 }
 

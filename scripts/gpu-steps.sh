@@ -7,8 +7,9 @@
 # Largest relative difference of the loss of any step from that of the processor in f32.
 F32_BOUND=1e-4
 BF16_BOUND=1e-2
-# Tests without which the kernels of the presets in bf16 were not shown: heads of 64 and 128.
-FLASH_TESTS=(flash_with_heads_of_64 flash_with_heads_of_128)
+# Tests without which the kernels of the presets in bf16 were not shown: heads of 64 and 128. Those
+# of wgmma test its refusal where a GPU is not of Hopper.
+TENSOR_TESTS=({flash,wgmma}_with_heads_of_{64,128})
 
 # Sets what differs between a GPU and the emulated device, which computes slowly.
 choose_settings() {
@@ -72,7 +73,7 @@ engine_tests() {
 kernel_tests() {
     local name
     tests "$yardstick_models" cuda_tests:: --skip cudnn
-    for name in "${FLASH_TESTS[@]}"; do
+    for name in "${TENSOR_TESTS[@]}"; do
         grep -q "::$name \.\.\. ok" "$work/$current.tests" || fail "the test $name did not run"
     done
 }
@@ -130,18 +131,18 @@ cudnn_tests() {
     tests "$cuda_engine" cudnn
 }
 
-# Losses with cuDNN's attention against those with ours; and twice the same bits.
-cudnn_gpt2() {
+# attention_gpt2 ATTENTION: losses with it against those with flash; and twice the same bits.
+attention_gpt2() {
+    local attention=$1 worst version
     [ -e "$work/runs/gpt2/record.json" ] || gpt2_train gpt2
-    gpt2_train cudnn --set run.attention=cudnn
-    local worst version
-    worst=$(difference cudnn gpt2) || fail "the runs have not the same steps"
-    is_below "$worst" "$BF16_BOUND" || fail "losses differ from those of our kernels by $worst"
-    gpt2_train cudnn-rerun --set run.attention=cudnn
-    same_bits cudnn cudnn-rerun
-    version=$(record cudnn environment.cuda.cudnn)
-    figure "cuDNN $version: losses differ from ours by $worst (bound $BF16_BOUND);" \
-        "a rerun is bit-identical"
+    gpt2_train "$attention" --set "run.attention=$attention"
+    worst=$(difference "$attention" gpt2) || fail "the runs have not the same steps"
+    is_below "$worst" "$BF16_BOUND" || fail "losses differ from those with flash by $worst"
+    gpt2_train "$attention-rerun" --set "run.attention=$attention"
+    same_bits "$attention" "$attention-rerun"
+    version=$(record "$attention" environment.cuda.cudnn)
+    figure "$attention${version:+ $version}: losses differ from those with flash by $worst" \
+        "(bound $BF16_BOUND); a rerun is bit-identical"
 }
 
 # resume FORMAT: a run that was killed and resumed ends as one that was not.
@@ -201,8 +202,9 @@ sanitize_engine() {
     sanitizer "$1" "$cuda_engine" losses_and_every_gradient
 }
 
+# sanitize_attention TOOL ATTENTION
 sanitize_attention() {
-    sanitizer "$1" "$yardstick_models" cuda_tests::attention::flash_with
+    sanitizer "$1" "$yardstick_models" "cuda_tests::attention::$2_with"
 }
 
 # sanitizer TOOL PROGRAM FILTER: tests of a program under compute-sanitizer.

@@ -52,12 +52,14 @@ fn every_test_that_needs_a_device_is_packed_or_says_why_not() {
 #[test]
 fn every_test_that_a_step_names_exists() {
     let attention = text("models/src/ops/cuda_tests/attention.rs");
-    for test in array("gpu-steps.sh", "FLASH_TESTS") {
+    for test in array("gpu-steps.sh", "TENSOR_TESTS") {
         assert!(attention.contains(&format!("fn {test}()")), "{test}");
-        assert!(test.starts_with("flash_with"), "{test} is not checked by the sanitizer");
+        let (kind, _) = test.split_once("_with_").expect("a kind of attention");
+        let sanitized = format!("sanitize_attention racecheck {kind}\n");
+        assert!(text("scripts/gpu-plan.txt").contains(&sanitized), "{test}: no sanitizer");
     }
     let steps = text("scripts/gpu-steps.sh");
-    assert!(steps.contains("cuda_tests::attention::flash_with"));
+    assert!(steps.contains("cuda_tests::attention::$2_with"));
     assert!(steps.contains("losses_and_every_gradient"));
     assert!(text("models/tests/cuda_engine.rs").contains("fn losses_and_every_gradient"));
 }
@@ -71,4 +73,20 @@ fn both_scripts_know_what_yardstick_says_without_memory() {
         assert!(sources.contains(&said), "yardstick does not say: {said}");
         assert!(benchmark.contains(&format!("\"{said}\"")), "gpu_vs_torch.py lacks: {said}");
     }
+}
+
+/// A profile sums kernels by their names.
+#[test]
+fn every_kernel_that_a_profile_sums_exists() {
+    let find =
+        "find models/src/ops -name '*.cu' -exec sed -n 's/^EXPORT_KERNEL.*(\\(.*\\)).*/\\1/p' {} +";
+    let compare = "import re, sys; sys.path.insert(0, 'bench'); from ncu_kernels import OURS\n\
+                   names = sys.stdin.read().split()\n\
+                   found = lambda pattern: any(re.match(pattern, name) for name in names)\n\
+                   lacking = [pattern for pattern in OURS.values() if not found(pattern)]\n\
+                   sys.exit(f'no kernel is one of {lacking}' if lacking else 0)";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &format!("{find} | python3 -B -c \"$0\""), compare]).current_dir(top());
+    let output = bash.output().expect("bash runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -22,6 +22,14 @@ impl Status {
     pub(super) const SUCCESS: Self = Self(0);
     /// There is no algorithm.
     pub const NOT_SUPPORTED: Self = Self(cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as c_int);
+    const INVALID_VALUE: Self = Self(cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE as c_int);
+    const ARCH_MISMATCH: Self = Self(cublasStatus_t::CUBLAS_STATUS_ARCH_MISMATCH as c_int);
+
+    /// Returns whether this version of the library does not compute this on this device: a simpler
+    /// product may be possible.
+    pub fn is_refusal(self) -> bool {
+        matches!(self, Self::NOT_SUPPORTED | Self::INVALID_VALUE | Self::ARCH_MISMATCH)
+    }
 }
 
 /// `cublasLtMatmulHeuristicResult_t`, with an integer for its status.

@@ -30,6 +30,6 @@ impl AddBias {
         assert!(elements.is_multiple_of(width), "{elements} elements are rows of {width}");
         let grid = Grid::covering(elements / E::PACK, 256, self.blocks_max);
         // SAFETY: add_bias(y, bias, elements, width), which strides over the elements.
-        unsafe { self.kernel.launch(grid).writes(y).reads(bias).long(elements).int(width).run() }
+        unsafe { self.kernel.launch(grid).updates(y).reads(bias).long(elements).int(width).run() }
     }
 }

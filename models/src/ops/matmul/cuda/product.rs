@@ -162,9 +162,9 @@ impl Product {
     /// # Errors
     /// [`Error::NoPlan`] if it offers none.
     pub(crate) fn new(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Error> {
-        Self::plan(blas, shape, epilogue).map_err(|refusal| match refusal.status {
-            Status::NOT_SUPPORTED => no_plan(&shape, epilogue, &refusal),
-            _ => failed(&format!("planning {}", described(&shape, epilogue)), &refusal),
+        Self::plan(blas, shape, epilogue).map_err(|refusal| match refusal.status.is_refusal() {
+            true => no_plan(&shape, epilogue, &refusal),
+            false => failed(&format!("planning {}", described(&shape, epilogue)), &refusal),
         })
     }
 
