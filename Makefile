@@ -184,6 +184,9 @@ test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@scripts/emulated-cuda.sh --test
 	@for seed in 1 2 3; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
 		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
+	@for refused in GELU_AUX_BIAS BIAS,GELU_AUX_BIAS,DGELU; do \
+		EMULATED_CUDA_REFUSE_EPILOGUES=$$refused $(BUDGET) $@-refused \
+		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests::matmul || exit; done
 	@$(WITH_ADDRESS_SANITIZER) $(BUDGET) $@-address $(TEST_CUDA_ADDRESS_SECONDS) \
 		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests::
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
