@@ -32,7 +32,7 @@ pub(crate) struct LinearProducts {
 /// Parts of epilogues that kernels compute because the library has no algorithm with them.
 #[derive(Debug)]
 pub(crate) struct Fallback {
-    bias: bool,
+    pub(crate) bias: bool,
     gelu: bool,
     /// The library's first refusal.
     refusal: Error,
