@@ -40,7 +40,13 @@ impl Devices {
 /// Formats the published peaks.
 fn peaks() -> Table {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["name", "memory\nGiB", "bf16", "fp8", "f32"]);
+    table.load_style(NOTHING).set_header([
+        "name",
+        "memory\nGiB",
+        "bf16\nTFLOP/s",
+        "fp8\nTFLOP/s",
+        "f32\nTFLOP/s",
+    ]);
     let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
     for peak in PEAKS {
         table.add_row([
