@@ -172,7 +172,7 @@ fn recomputation_is_what_the_memory_of_the_device_needs() {
         plan["device"]["total_bytes"].as_u64().unwrap()
     };
     // What is left to the driver, and less than the difference of the levels.
-    let memory_bytes = planned("selective") + (1 << 30) + (1 << 20);
+    let memory_bytes = planned("selective") + (1 << 30) + (1 << 12);
     assert!(planned("none") + (1 << 30) > memory_bytes);
     let trained = |settings: &[&str], memory_bytes: u64| {
         let folder = Folder::new();

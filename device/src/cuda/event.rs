@@ -27,7 +27,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 /// Status of a query for a point that the device has not passed.
-const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
+const NOT_READY: Status = Status(CUresult::CUDA_ERROR_NOT_READY as c_int);
 
 impl Event {
     /// An event that measures time, not recorded yet.
@@ -69,11 +69,16 @@ impl Event {
     /// # Errors
     /// Those of the work before.
     pub fn is_complete(&self) -> Result<bool, Error> {
-        // SAFETY: this owns the event.
-        match self.call(|driver| unsafe { (driver.cuEventQuery)(self.handle) }) {
-            Err(status) if status.number == NOT_READY => Ok(false),
-            queried => queried.map(|()| true).during("looking at an event"),
-        }
+        let mut is_complete = true;
+        let queried = self.call(|driver| {
+            // SAFETY: this owns the event.
+            let status = unsafe { (driver.cuEventQuery)(self.handle) };
+            // No error, whose texts would be allocated.
+            is_complete = status != NOT_READY;
+            if is_complete { status } else { Status::SUCCESS }
+        });
+        queried.during("looking at an event")?;
+        Ok(is_complete)
     }
 
     /// Lets later work of a stream wait for the point.
