@@ -4,7 +4,7 @@
 
 CSV is the log of `ncu --csv --page raw --print-units base` with the metrics below. Prints a JSON
 object: launches, milliseconds, and bytes read from and written to memory, of all kernels and of
-each of OURS. The product of the head is the longest launch of a library's product, whose name tells
+each of OURS. The product of the head is the longest launch of a library's product, whose name says
 which kind of kernel the library chose. Exits with 1 where one of them has no launch.
 """
 

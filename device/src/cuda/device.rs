@@ -41,7 +41,7 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// What was launched after an earlier moment.
+    /// Work that was launched after an earlier moment.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

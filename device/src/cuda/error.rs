@@ -153,7 +153,7 @@ pub enum Error {
         what: String,
         /// The library's reason.
         reason: String,
-        /// What the user can do.
+        /// Hint for the user.
         hint: &'static str,
     },
     /// A library does not start: something of its installation is broken, such as a missing part of

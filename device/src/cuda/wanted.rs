@@ -34,7 +34,7 @@ pub(super) struct Wanted {
     pub(super) install: &'static str,
 }
 
-/// What most libraries have.
+/// Requirements that most libraries share.
 const ORDINARY: Wanted = Wanted {
     name: "",
     stem: "",
@@ -191,7 +191,7 @@ fn cudnn_named_version(library: &Library) -> Option<Version> {
     Version::parse(behind).or_else(|| wheel_version(&file, "nvidia_cudnn_cu"))
 }
 
-/// What plans of attention use: `libcudnn_graph.so.9`, then what needs it.
+/// Parts that plans of attention use: `libcudnn_graph.so.9`, then those that need it.
 fn cudnn_parts(library: &Library) -> Vec<PathBuf> {
     let beside = |start: &str| {
         let folder = library.path().parent();
