@@ -1,8 +1,9 @@
 //! Host memory aligned for vector loops.
 //!
 //! A block from the system's heap starts 16 bytes behind a page, so that every other vector of 64
-//! bytes crosses a cache line. Blocks here start at a line. Large blocks are mapped and request
-//! huge pages: rows of a matrix lie pages apart, and every address has to be translated.
+//! bytes crosses a cache line. Blocks here start at a line. All but small ones are mapped, so that
+//! the system has them back as soon as they are freed, and a plan of the memory holds. Large ones
+//! request huge pages: rows of a matrix lie pages apart, and every address has to be translated.
 #![allow(unsafe_code)] // allocation
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -13,9 +14,14 @@ use record::files::process_limits;
 /// Bytes of a cache line; buffers start at one.
 pub const LINE_BYTES: usize = 64;
 
-/// Blocks from here on are mapped: at least one huge page of 2 MiB lies in them.
+/// Blocks from here on are mapped. The heap would keep a freed one behind whatever else was
+/// allocated after it.
 #[cfg(target_os = "linux")]
-const MAPPED_BYTES_MIN: usize = 4 << 20;
+const MAPPED_BYTES_MIN: usize = 128 << 10;
+
+/// Blocks from here on request huge pages: at least one of 2 MiB lies in them.
+#[cfg(target_os = "linux")]
+const HUGE_PAGES_BYTES_MIN: usize = 4 << 20;
 
 /// A zeroed block that this owns.
 #[derive(Debug)]
@@ -83,9 +89,11 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a new mapping wherever the system puts it.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
     let start = NonNull::new(start.ok()?)?;
-    // SAFETY: the pages of this mapping, whose content does not change. A kernel without huge
-    // pages, or without any for programs that ask, refuses, and nothing depends on them.
-    let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxHugepage) };
+    if bytes >= HUGE_PAGES_BYTES_MIN {
+        // SAFETY: the pages of this mapping, whose content does not change. A kernel without huge
+        // pages, or without any for programs that ask, refuses, and nothing depends on them.
+        let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxHugepage) };
+    }
     Some(start.cast())
 }
 
