@@ -72,7 +72,7 @@ install_headers() {
 }
 
 build() {
-    compile driver
+    compile driver -fno-gnu-unique # Unique symbols would keep a closed copy in the process.
     link driver libcuda.so.1
     compile nvrtc
     link nvrtc libnvrtc.so.12

@@ -89,7 +89,7 @@ against_torch() {
         >"$log" 2>&1 || code=$?
     cat "$log"
     [ "$code" != "$TIMED_OUT" ] || exit "$code"
-    ratio=$(grep '^ratio' "$log") || fail "$(tail -n 1 "$log")"
+    ratio=$(grep '^ratio' "$log") || fail "$(grep . "$log" | tail -n 1)"
     ratio+="; $(grep '^cuBLASLt' "$log")$(least_ratio "$1")"
     [ "$code" = 0 ] || $small || fail "$ratio"
     figure "$ratio"

@@ -8,7 +8,8 @@
 //! Of RTX PRO 6000 they are an eighth of the rate in fp4 with sparsity: 4,030 TFLOP/s of 24,064
 //! cores at 2.617 GHz, and 3,511 in the data sheet of the Max-Q edition, 2025; that of the Server
 //! edition rounds too much. MI300X, MI325X and MI355X are those of AMD's data sheets (2023, 2024,
-//! 2025).
+//! 2025), which are those of their compute units: 304 at 2.1 GHz with 4,096 FLOP a clock in fp8,
+//! and 256 at 2.4 GHz with 8,192 (AMD at ISSCC, 2026).
 //! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
 //!
 //! This program computes in bf16 or f32, and on no GPU of AMD: those peaks, and the ones in fp8,
@@ -124,6 +125,24 @@ pub fn of_a_rank(ranks: &[RankRecord], compute: Compute) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Units, and what one does in a clock: another source than the data sheets.
+    #[test]
+    fn rates_of_amd_are_those_of_their_compute_units() {
+        for (name, units, gigahertz, fp8, f32) in [
+            ("AMD Instinct MI300X", 304.0, 2.1, 4096.0, 256.0),
+            ("AMD Instinct MI325X", 304.0, 2.1, 4096.0, 256.0),
+            ("AMD Instinct MI355X", 256.0, 2.4, 8192.0, 256.0),
+        ] {
+            let peak = PEAKS.iter().find(|peak| peak.name == name).unwrap();
+            let is_of_units = |published: f64, a_clock: f64| {
+                (published - units * gigahertz * a_clock / 1e3).abs() < 0.06
+            };
+            assert!(is_of_units(peak.fp8_teraflops.unwrap(), fp8), "{peak:?}");
+            assert!(is_of_units(peak.bf16_teraflops, fp8 / 2.0), "{peak:?}");
+            assert!(is_of_units(peak.f32_teraflops.unwrap(), f32), "{peak:?}");
+        }
+    }
 
     #[test]
     fn only_whole_names_have_a_peak() {

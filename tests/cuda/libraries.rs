@@ -4,6 +4,7 @@
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -84,6 +85,15 @@ fn a_product_without_an_algorithm_is_one_sentence_and_exit_code_3() {
     command.env("EMULATED_CUDA_REFUSE_PRODUCT", "512x32x128");
     let said =
         ["cuBLASLt 12.9.0 has no plan for a product of m = 512, n = 32, k = 128", "CUDA_R_32F"];
+    refused(command, &said);
+
+    let mut command = short_run(&Folder::new(), &[]);
+    command.env("EMULATED_CUDA_REFUSE_START", "512x32x128");
+    let said = [
+        "cuBLASLt 12.9.0 has no plan for a product of m = 512, n = 32, k = 128",
+        "starting it: status 15",
+        "install another version of cuBLASLt",
+    ];
     refused(command, &said);
 }
 
@@ -184,6 +194,94 @@ fn copies_that_cannot_be_used_are_passed_over() {
         assert!(listed.contains(&said), "{said}: {listed}");
     }
     assert!(!listed.contains("cannot be used"), "{listed}");
+}
+
+/// A copy of the driver, and the setting with which its `cuInit` fails.
+fn driver_that_fails(status: u32) -> (tempfile::TempDir, (&'static str, String)) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(emulated().join("libcuda.so.1"), folder.path().join("libcuda.so.1")).unwrap();
+    let setting = format!("{}:{status}", folder.path().display());
+    (folder, ("EMULATED_CUDA_FAIL_INIT", setting))
+}
+
+/// Every other library opens the driver by its name: it would find the rejected one, whose
+/// functions all fail, if that were in the process.
+#[test]
+fn a_driver_that_does_not_start_is_passed_over() {
+    let statuses = [
+        (34, "CUDA_ERROR_STUB_LIBRARY"),
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"),
+    ];
+    for (status, name) in statuses {
+        let (bad, failure) = driver_that_fails(status);
+        let folders = std::env::join_paths([bad.path(), &emulated()]).unwrap();
+        let with = |mut command: Command, folders: &OsStr| {
+            command.env(SEARCHED, folders).env(failure.0, &failure.1);
+            command
+        };
+        let said = format!("{}/libcuda.so.1 does not start: {name} (", bad.path().display());
+        let listed = finish(with(yardstick(&["devices"]), &folders)).expect(0).stdout;
+        assert!(listed.contains(&format!("Passed over: {said}")), "{listed}");
+        let alone = with(short_run(&Folder::new(), &[]), bad.path().as_os_str());
+        refused(alone, &["no CUDA driver: looked for libcuda.so.1 in ", &said]);
+
+        let folder = Folder::new();
+        let command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+        assert_emulated_were_used(finish(with(command, &folders)), &folder);
+    }
+}
+
+/// What another copy would say as well.
+#[test]
+fn a_driver_without_a_device_ends_the_search() {
+    for (status, said) in [(100, "sees no device"), (999, "failed: CUDA_ERROR_UNKNOWN")] {
+        let (bad, failure) = driver_that_fails(status);
+        let mut command = short_run(&Folder::new(), &[]);
+        command.env(SEARCHED, std::env::join_paths([bad.path(), &emulated()]).unwrap());
+        command.env(failure.0, failure.1);
+        refused(command, &[said]);
+    }
+}
+
+/// A folder with an NVRTC of 12.4 that compiles for 9.0 alone.
+fn older_nvrtc() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let library = emulated().join("libnvrtc.so.12");
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only", "--format=posix"]).arg(library);
+    let symbols = finish(nm).expect(0).stdout;
+    let names = symbols.lines().filter_map(|line| line.split(' ').next());
+    let own = ["nvrtcVersion", "nvrtcGetNumSupportedArchs", "nvrtcGetSupportedArchs"];
+    let others = names.filter(|name| name.starts_with("nvrtc") && !own.contains(name));
+    let mut text: String =
+        others.map(|name| format!("int {name}(void) {{ return 7; }}\n")).collect();
+    text += "int nvrtcVersion(int *major, int *minor) { *major = 12; *minor = 4; return 0; }\n\
+             int nvrtcGetNumSupportedArchs(int *count) { *count = 1; return 0; }\n\
+             int nvrtcGetSupportedArchs(int *list) { *list = 90; return 0; }\n";
+    let source = folder.path().join("source.c");
+    fs::write(&source, text).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libnvrtc.so.12")).arg(&source);
+    finish(cc).expect(0);
+    folder
+}
+
+#[test]
+fn a_compiler_that_does_not_know_the_device_is_passed_over() {
+    let older = older_nvrtc();
+    let folders = std::env::join_paths([older.path(), &emulated()]).unwrap();
+    let listed_for = |capability: &str| {
+        let mut command = yardstick(&["devices"]);
+        command.env(SEARCHED, &folders).env("EMULATED_CUDA_COMPUTE_CAPABILITY", capability);
+        finish(command).expect(0).stdout
+    };
+    let file = older.path().join("libnvrtc.so.12").display().to_string();
+    let said = format!("Passed over: {file} does not compile for sm_120a (version 12.4).");
+    let newer = listed_for("120");
+    assert!(newer.contains(&said), "{newer}");
+    assert!(!newer.contains("cannot be used"), "{newer}");
+    assert!(!listed_for("90").contains("Passed over"), "{file} compiles for 9.0");
 }
 
 /// An installed toolkit beside wheels: other copies, each as good, that the dynamic loader finds.

@@ -68,6 +68,15 @@ impl Check {
         bash.output().expect("bash runs")
     }
 
+    /// The logs of all steps.
+    fn logs(&self) -> String {
+        let archive = self.path("out/gpu-check-logs.tar.gz");
+        let mut tar = Command::new("tar");
+        tar.args(["--extract", "--to-stdout", "--wildcards", "--file"]).arg(archive).arg("*.log");
+        let output = tar.output().expect("tar runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Runs steps into the folder of results.
     fn check(&self, flags: &[&str]) -> Checked {
         let out = self.path("out");
@@ -301,4 +310,125 @@ fn cudnn_is_carried_in_an_archive_of_its_own() {
     for name in names {
         assert!(check.path("lib").join(name).exists(), "{name}");
     }
+}
+
+/// PyTorch that takes 1.2 s for a step in its default mode, and 1.15 s in the other; of 1.3B 0.9 s.
+/// More than 32,768 tokens at a time do not fit.
+const TORCH: &str = r#"
+import json, sys
+job = json.loads(sys.argv[1])
+if job["micro_batch"] * job["tokens"] > 32768:
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory.")
+is_default = job["mode"] == "default"
+step = 0.9 if job["layers"] == 24 else 1.2 if is_default else 1.15
+print("a line before the last")
+cublaslt = "13.1.0" if is_default else "13.0.0"
+print(json.dumps({"seconds": step * job["steps"], "cublaslt": cublaslt}))
+"#;
+
+/// yardstick that takes 1 s for a step, and 9 s for each of the first three, with one GPU of this
+/// size of memory. More than 32,768 tokens at a time do not fit.
+fn timed_yardstick(memory_bytes: u64) -> String {
+    let template = r#"
+case $1 in
+    --version) echo 1 ;;
+    devices)
+        echo '{"cuda": {"unusable": null, "devices": [{"name": "NVIDIA H100 80GB HBM3",
+            "memory_bytes": MEMORY}], "versions": {"nccl": null, "cudnn": null}}}' ;;
+    train)
+        while [ $# -gt 0 ]; do
+            case $1 in
+                --out) out=$2 ;;
+                --steps) steps=$2 ;;
+                batch.micro_sequences=*) micro=${1#*=} ;;
+                batch.sequence_tokens=*) tokens=${1#*=} ;;
+            esac
+            shift
+        done
+        if [ $((micro * tokens)) -gt 32768 ]; then
+            echo "error: the memory does not suffice" >&2
+            exit 3
+        fi
+        mkdir -p "$out/steps"
+        for ((step = 0; step < steps; step++)); do
+            echo "{\"wall_ns\": $((step < 3 ? 9 : 1))000000000}"
+        done >"$out/steps/r000000.jsonl"
+        echo '{"mfu_causal": 0.4, "tokens_per_second": {"step": {"total": 131072.0}},
+            "ranks": [{"device": {"name": "NVIDIA H100 80GB HBM3"}}],
+            "environment": {"cuda": {"cublaslt": "13.1.0"}},
+            "steps": {"flops_per_token": {"causal": 8e8}}}' >"$out/record.json" ;;
+esac
+"#;
+    template.replace("MEMORY", &memory_bytes.to_string())
+}
+
+const AGAINST_TORCH: &str = "\
+1 torch-124M          1 60 torch against_torch 124M default 2
+1 torch-124M-autotune 1 60 torch against_torch 124M max-autotune-no-cudagraphs 2
+1 torch-1.3B          1 60 torch against_torch 1.3B default 2
+";
+
+/// Steps against PyTorch, with stand-ins for it and for yardstick.
+fn against_torch(yardstick: &str) -> (Check, Checked) {
+    let check = Check::new();
+    check.program("yardstick", yardstick);
+    fs::write(check.path("torch_gpt.py"), TORCH).expect("it can be written");
+    fs::write(check.path("torch.py"), "def zeros(n, device): pass\n").expect("it can be written");
+    check.program("python3", "PATH=${PATH#*:} PYTHONPATH=${0%/*} exec python3 -B \"$@\"");
+    check.plan(AGAINST_TORCH);
+    let checked = check.check(&[]);
+    (check, checked)
+}
+
+#[test]
+fn the_ratio_to_compiled_pytorch_is_of_the_measured_steps() {
+    let (_, checked) = against_torch(&timed_yardstick(85_000_000_000));
+    assert_eq!(checked.status, Some(1), "{checked:?}");
+    let expected = [
+        ["torch-124M", "pass", "ratio 1.20 to PyTorch default (goal 1.1); cuBLASLt 13.1.0 for all"],
+        [
+            "torch-124M-autotune",
+            "pass",
+            "ratio 1.15 to PyTorch max-autotune-no-cudagraphs (goal 1.1); cuBLASLt differs: \
+             13.0.0 for PyTorch max-autotune-no-cudagraphs, 13.1.0 for yardstick; least of 2 \
+             modes 1.15",
+        ],
+        ["torch-1.3B", "fail", "ratio 0.90 to PyTorch default (goal 1.1); cuBLASLt 13.1.0 for all"],
+    ];
+    assert_eq!(checked.steps(), expected);
+    let rows = checked.json["torch"].as_array().expect("the rows of the benchmark");
+    let autotuned = rows.iter().find(|row| row["programs"].get("PyTorch default").is_none());
+    let rates = |program: &str| {
+        let rates = &autotuned.expect("a row")["programs"][program]["tokens_per_second"];
+        rates.as_array().expect("a rate of each round").clone()
+    };
+    assert_eq!(rates("yardstick"), [131_072.0, 131_072.0]);
+    assert_eq!(rates("PyTorch max-autotune-no-cudagraphs").len(), 2);
+}
+
+/// A smaller GPU than that of the given micro-batches.
+#[test]
+fn micro_batches_are_searched_for_where_those_of_the_plan_may_not_fit() {
+    let (check, checked) = against_torch(&timed_yardstick(40_000_000_000));
+    let [_, result, figure] = checked.steps()[0];
+    assert_eq!(result, "pass", "{checked:?}");
+    assert!(figure.starts_with("ratio 1.20 to PyTorch default"), "{figure}");
+    let logs = check.logs();
+    for line in [
+        "PyTorch                             micro-batch 64: does not fit",
+        "yardstick                           micro-batch 64: does not fit",
+        "yardstick                           best micro-batch: 32",
+        "yardstick                           best micro-batch: 16",
+    ] {
+        assert!(logs.contains(line), "{line}: {logs}");
+    }
+}
+
+#[test]
+fn a_yardstick_that_fails_against_pytorch_is_named_with_its_last_line() {
+    let yardstick = timed_yardstick(85_000_000_000);
+    let broken = yardstick
+        .replace("        mkdir", "        echo 'error: broken' >&2; exit 1\n        mkdir");
+    let (_, checked) = against_torch(&broken);
+    assert_eq!(checked.steps()[0], ["torch-124M", "fail", "error: broken"], "{checked:?}");
 }

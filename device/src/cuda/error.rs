@@ -272,7 +272,21 @@ const OF_MACHINE: [CUresult; 14] = [
     CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
 ];
 
+/// Errors of `cuInit` that name a fault of this copy of the driver: it is the stub that programs
+/// are linked with, belongs to another version of the kernel's module, or is of a package for
+/// forward compatibility, which not every GPU supports.
+const OF_COPY: [CUresult; 3] = [
+    CUresult::CUDA_ERROR_STUB_LIBRARY,
+    CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+    CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+];
+
 impl DriverStatus {
+    /// Returns whether another copy of the driver may start.
+    pub(super) fn is_of_copy(&self) -> bool {
+        OF_COPY.iter().any(|known| *known as c_int == self.number)
+    }
+
     fn is_of_machine(&self) -> bool {
         OF_MACHINE.iter().any(|known| *known as c_int == self.number)
     }

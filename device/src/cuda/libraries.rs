@@ -15,10 +15,11 @@ use super::function_table::FunctionTable;
 use super::library::{Library, Opened};
 use super::nccl::Nccl;
 use super::nvrtc::Nvrtc;
-use super::search::Search;
+use super::properties;
+use super::search::{Places, Search};
 use super::versions::kernel_module;
 use super::wanted::{self, Wanted};
-use super::{Error, Version, Versions};
+use super::{ComputeCapability, Error, Fault, Version, Versions};
 
 /// The libraries that something needs, as in `Required { nccl: true, ..Required::TRAINING }`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,8 +52,7 @@ impl Required {
 #[derive(Debug)]
 pub struct Libraries {
     search: OnceLock<Search>,
-    driver: Slot<Driver>,
-    initialization: OnceLock<Result<(), Error>>,
+    driver: OnceLock<Result<StartedDriver, Error>>,
     nvrtc: Slot<Nvrtc>,
     cublaslt: Slot<CublasLt>,
     nccl: Slot<Nccl>,
@@ -61,10 +61,16 @@ pub struct Libraries {
 
 type Slot<F> = OnceLock<Result<Opened<F>, Error>>;
 
+/// The driver, open, and the result of its initialization: it has a version without a device too.
+#[derive(Debug)]
+struct StartedDriver {
+    opened: Opened<Driver>,
+    initialized: Result<(), Error>,
+}
+
 static LIBRARIES: Libraries = Libraries {
     search: OnceLock::new(),
     driver: OnceLock::new(),
-    initialization: OnceLock::new(),
     nvrtc: OnceLock::new(),
     cublaslt: OnceLock::new(),
     nccl: OnceLock::new(),
@@ -111,7 +117,7 @@ impl Libraries {
 
     /// The driver, if it was opened.
     pub fn driver(&self) -> Option<&Library> {
-        opened(&self.driver)
+        Some(&self.driver.get()?.as_ref().ok()?.opened.library)
     }
 
     /// NVRTC, if it was opened.
@@ -152,39 +158,45 @@ impl Libraries {
 
     /// The driver, initialized.
     pub(super) fn open_driver() -> Result<&'static Opened<Driver>, Error> {
-        let driver = LIBRARIES.require_driver()?;
-        LIBRARIES.initialization.get_or_init(|| initialize(driver)).clone()?;
-        Ok(driver)
+        let start = || StartedDriver::find(&LIBRARIES.search().driver);
+        let driver = LIBRARIES.driver.get_or_init(start).as_ref().map_err(Error::clone)?;
+        driver.initialized.clone()?;
+        Ok(&driver.opened)
     }
 
-    /// NVRTC.
+    /// NVRTC, which knows one of the devices, if the driver is open and sees any.
     pub(super) fn open_nvrtc() -> Result<&'static Opened<Nvrtc>, Error> {
-        LIBRARIES.require(&LIBRARIES.nvrtc, &wanted::NVRTC)
+        let knows_one = |nvrtc: &Opened<Nvrtc>| nvrtc.knows_one_of(&LIBRARIES.capabilities());
+        LIBRARIES.require(&LIBRARIES.nvrtc, &wanted::NVRTC, knows_one)
     }
 
     /// cuBLASLt.
     pub(super) fn open_cublaslt() -> Result<&'static Opened<CublasLt>, Error> {
-        LIBRARIES.require(&LIBRARIES.cublaslt, &wanted::CUBLASLT)
+        LIBRARIES.require(&LIBRARIES.cublaslt, &wanted::CUBLASLT, |_| Ok(()))
     }
 
     /// NCCL.
     pub(super) fn open_nccl() -> Result<&'static Opened<Nccl>, Error> {
-        LIBRARIES.require(&LIBRARIES.nccl, &wanted::NCCL)
+        LIBRARIES.require(&LIBRARIES.nccl, &wanted::NCCL, |_| Ok(()))
     }
 
     /// cuDNN.
     pub(super) fn open_cudnn() -> Result<&'static Opened<CudnnFunctions>, Error> {
-        LIBRARIES.require(&LIBRARIES.cudnn, &wanted::CUDNN)
+        LIBRARIES.require(&LIBRARIES.cudnn, &wanted::CUDNN, |_| Ok(()))
     }
 
     fn search(&self) -> &Search {
         self.search.get_or_init(Search::of_process)
     }
 
-    /// Needs no device.
-    fn require_driver(&self) -> Result<&Opened<Driver>, Error> {
-        let open = || Opened::find(&wanted::DRIVER, &self.search().driver, None);
-        self.driver.get_or_init(open).as_ref().map_err(Error::clone)
+    /// Compute capabilities of the devices that kernels can run on, if the driver is open.
+    fn capabilities(&self) -> Vec<ComputeCapability> {
+        if self.driver().is_none() {
+            return Vec::new();
+        }
+        let devices = properties::devices().unwrap_or_default();
+        let usable = devices.iter().filter(|device| properties::require_new_enough(device).is_ok());
+        usable.map(|device| device.compute_capability).collect()
     }
 
     /// A library other than the driver: one that the driver can run, if that is open.
@@ -192,11 +204,12 @@ impl Libraries {
         &'a self,
         slot: &'a Slot<F>,
         wanted: &Wanted,
+        suits: impl FnMut(&Opened<F>) -> Result<(), Fault>,
     ) -> Result<&'a Opened<F>, Error> {
         let open = || {
             let cuda = self.driver().and_then(Library::version);
             let cuda_major = cuda.map(|Version { major, .. }| major);
-            Opened::find(wanted, &self.search().others, cuda_major)
+            Opened::find(wanted, &self.search().others, cuda_major, suits)
         };
         slot.get_or_init(open).as_ref().map_err(Error::clone)
     }
@@ -204,6 +217,25 @@ impl Libraries {
 
 fn opened<F>(slot: &Slot<F>) -> Option<&Library> {
     Some(&slot.get()?.as_ref().ok()?.library)
+}
+
+impl StartedDriver {
+    /// Finds the first driver that starts, or that fails for a reason that any other has as well,
+    /// such as a missing device.
+    fn find(places: &Places) -> Result<Self, Error> {
+        let mut initialized = Ok(());
+        let starts = |driver: &Opened<Driver>| {
+            initialized = initialize(driver);
+            match &initialized {
+                Err(Error::Startup { status, .. }) if status.is_of_copy() => {
+                    Err(Fault::NotStarting(status.clone()))
+                }
+                _ => Ok(()),
+            }
+        };
+        let opened = Opened::find(&wanted::DRIVER, places, None, starts)?;
+        Ok(Self { opened, initialized })
+    }
 }
 
 fn initialize(driver: &Opened<Driver>) -> Result<(), Error> {

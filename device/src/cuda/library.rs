@@ -6,7 +6,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{Library as Handle, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
 
 use super::function_table::FunctionTable;
 use super::search::Places;
@@ -34,17 +34,22 @@ pub(super) struct Opened<F> {
 
 impl<F: FunctionTable> Opened<F> {
     /// Opens the first copy that can be used, of the newest that there is. `cuda_major` is what the
-    /// driver can run, if there is one.
+    /// driver can run, if there is one; `suits` rejects copies by what their functions return.
     pub(super) fn find(
         wanted: &Wanted,
         places: &Places,
         cuda_major: Option<u32>,
+        mut suits: impl FnMut(&Self) -> Result<(), Fault>,
     ) -> Result<Self, Error> {
         let file_names = wanted.file_names(cuda_major);
         let mut rejected: Vec<Rejected> = Vec::new();
+        let mut called: Option<Library> = None;
         for candidate in file_names.iter().flat_map(|name| places.candidates(name)) {
             if rejected.iter().any(|before| is_same_file(&before.path, &candidate)) {
                 continue;
+            }
+            if called.take().is_some_and(|library| library.stays_after_close(wanted)) {
+                break;
             }
             let mut library = match Library::load(wanted, F::NAMES, &candidate) {
                 Ok(library) => library,
@@ -62,15 +67,24 @@ impl<F: FunctionTable> Opened<F> {
             }
             match library.check(wanted) {
                 Ok(functions) => {
-                    library.rejected = rejected;
-                    return Ok(Self { library, functions });
+                    let mut opened = Self { library, functions };
+                    if let Err(fault) = suits(&opened) {
+                        rejected.push(opened.library.rejected_for(fault));
+                        called = Some(opened.library);
+                        continue;
+                    }
+                    opened.library.rejected = rejected;
+                    return Ok(opened);
                 }
-                Err(reason) => rejected.push(reason),
-            }
-            if wanted.stays {
-                break;
+                Err(reason) => {
+                    rejected.push(reason);
+                    called = Some(library);
+                }
             }
         }
+        // Closed only for the sake of another copy: processes crashed as they closed a driver that
+        // had not started (JuliaGPU/CUDA.jl#1848).
+        std::mem::forget(called);
         let Places { asks_loader: asked_loader, folders } = places.clone();
         Err(wanted.not_found(Searched { file_names, asked_loader, folders, rejected }))
     }
@@ -106,6 +120,13 @@ impl Library {
         self.version = (wanted.version)(self);
         self.require_new_enough(wanted, self.version)?;
         F::find(self).map_err(|fault| self.rejected_for(fault))
+    }
+
+    /// Closes it, and returns whether it stays in the process.
+    fn stays_after_close(self, wanted: &Wanted) -> bool {
+        let path = self.path.clone();
+        drop(self);
+        (wanted.stays)(&path)
     }
 
     fn require_new_enough(&self, wanted: &Wanted, found: Option<Version>) -> Result<(), Rejected> {
@@ -184,6 +205,12 @@ fn open_file(path: &Path) -> Result<Handle, String> {
     })
 }
 
+/// Returns whether a file is in the process.
+pub(super) fn is_loaded(path: &Path) -> bool {
+    // SAFETY: it loads nothing.
+    unsafe { Handle::open(Some(path), RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()
+}
+
 /// Returns whether the dynamic loader found no file of this name, rather than a fault in the file
 /// or in one of its dependencies.
 fn is_absence(reason: &str, candidate: &Path) -> bool {
@@ -215,6 +242,7 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::ComputeCapability;
     use crate::cuda::cublaslt::CublasLt;
     use crate::cuda::driver::Driver;
     use crate::cuda::function_table::function_table;
@@ -230,10 +258,14 @@ mod tests {
     }
 
     fn plant(folder: &Path, file_name: &str, text: &str) {
+        plant_with(folder, file_name, text, &[]);
+    }
+
+    fn plant_with(folder: &Path, file_name: &str, text: &str, linker: &[&str]) {
         let source = folder.join("source.c");
         std::fs::write(&source, text).unwrap();
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-o"]).arg(folder.join(file_name)).arg(source);
+        cc.args(["-shared", "-fPIC", "-o"]).arg(folder.join(file_name)).arg(source).args(linker);
         assert!(cc.status().unwrap().success());
     }
 
@@ -243,7 +275,8 @@ mod tests {
     }
 
     fn nvrtc_in(folders: &[&Path], cuda_major: Option<u32>) -> Result<Library, Error> {
-        let opened = Opened::<Nvrtc>::find(&wanted::NVRTC, &only_in(folders), cuda_major);
+        let opened =
+            Opened::<Nvrtc>::find(&wanted::NVRTC, &only_in(folders), cuda_major, |_| Ok(()));
         opened.map(|opened| opened.library)
     }
 
@@ -268,7 +301,8 @@ mod tests {
         let file = folder.path().join("libcuda.so.1");
         std::fs::write(&file, "").unwrap();
         let places = only_in(&[folder.path()]);
-        let error = Opened::<Driver>::find(&wanted::DRIVER, &places, None).unwrap_err();
+        let found = Opened::<Driver>::find(&wanted::DRIVER, &places, None, |_| Ok(()));
+        let error = found.unwrap_err();
         let Error::NoDriver { searched } = &error else { panic!("{error}") };
         assert_eq!(searched.rejected[0].path, file);
         assert!(error.to_string().contains("file too short"), "{error}");
@@ -314,7 +348,7 @@ mod tests {
     }
 
     fn cudnn_in(folders: &[&Path]) -> Result<Library, Error> {
-        let opened = Opened::<Planted>::find(&wanted::CUDNN, &only_in(folders), None);
+        let opened = Opened::<Planted>::find(&wanted::CUDNN, &only_in(folders), None, |_| Ok(()));
         opened.map(|opened| opened.library)
     }
 
@@ -342,6 +376,60 @@ mod tests {
         assert!(error.contains("found 9.19.0 ("), "{error}");
     }
 
+    /// NVRTC that compiles for one architecture.
+    fn nvrtc_for(architecture: u32) -> tempfile::TempDir {
+        let functions = format!(
+            "int nvrtcGetNumSupportedArchs(int *count) {{ *count = 1; return 0; }}\n\
+             int nvrtcGetSupportedArchs(int *list) {{ *list = {architecture}; return 0; }}\n"
+        );
+        let text = nvrtc_text();
+        let others = text.lines().filter(|line| !line.contains("SupportedArchs"));
+        let others: String = others.map(|line| format!("{line}\n")).collect();
+        planted("libnvrtc.so.12", &(others + &functions))
+    }
+
+    #[test]
+    fn a_compiler_that_knows_none_of_the_devices_is_passed_over() {
+        let [old, good] = [nvrtc_for(90), nvrtc_for(120)];
+        let places = only_in(&[old.path(), good.path()]);
+        let find = |devices: &[ComputeCapability]| {
+            let knows_one = |nvrtc: &Opened<Nvrtc>| nvrtc.knows_one_of(devices);
+            let opened = Opened::find(&wanted::NVRTC, &places, None, knows_one);
+            opened.map(|opened| opened.library).map_err(|error| error.to_string())
+        };
+        let device = |major| ComputeCapability { major, minor: 0 };
+        let library = find(&[device(12)]).unwrap();
+        assert_eq!(library.path(), good.path().join("libnvrtc.so.12"));
+        let said = library.rejected()[0].to_string();
+        assert!(said.ends_with("does not compile for sm_120a (version 12.4)"), "{said}");
+        for devices in [&[][..], &[device(9), device(12)]] {
+            let first = find(devices).unwrap();
+            assert_eq!(first.path(), old.path().join("libnvrtc.so.12"), "{devices:?}");
+        }
+        let none = find(&[device(10), device(8)]).unwrap_err();
+        assert!(none.contains("does not compile for sm_100a or sm_80 (version 12.4)"), "{none}");
+    }
+
+    /// A library of one function that is rejected by its path, and is or is not unloaded by then.
+    fn behind_a_rejected_one(linker: &[&str]) -> Result<Library, Error> {
+        let text = "unsigned long cudnnGetVersion(void) { return 1; }\n";
+        let [bad, good] = [tempfile::tempdir().unwrap(), planted("libx.so.1", text)];
+        plant_with(bad.path(), "libx.so.1", text, linker);
+        let wanted = Wanted { stem: "libx.so", majors: &[1], stays: is_loaded, ..wanted::CUBLASLT };
+        let suits = |opened: &Opened<Planted>| {
+            let is_bad = opened.library.path().starts_with(bad.path());
+            if is_bad { Err(Fault::NotLoadable("bad".into())) } else { Ok(()) }
+        };
+        let opened = Opened::find(&wanted, &only_in(&[bad.path(), good.path()]), None, suits);
+        opened.map(|opened| opened.library)
+    }
+
+    #[test]
+    fn behind_a_rejected_copy_that_cannot_be_unloaded_no_other_is_tried() {
+        assert_eq!(behind_a_rejected_one(&[]).unwrap().rejected().len(), 1);
+        behind_a_rejected_one(&["-Wl,-z,nodelete"]).unwrap_err();
+    }
+
     #[test]
     fn the_newest_is_opened_that_the_driver_can_run() {
         let folder = planted("libnvrtc.so.12", &nvrtc_text());
@@ -361,7 +449,8 @@ mod tests {
     fn a_missing_library_says_which_names_were_looked_for() {
         let folder = tempfile::tempdir().unwrap();
         let places = only_in(&[folder.path()]);
-        let error = Opened::<CublasLt>::find(&wanted::CUBLASLT, &places, Some(12)).unwrap_err();
+        let found = Opened::<CublasLt>::find(&wanted::CUBLASLT, &places, Some(12), |_| Ok(()));
+        let error = found.unwrap_err();
         let Error::LibraryMissing { library: "cuBLASLt", searched, .. } = &error else {
             panic!("{error}")
         };

@@ -7,7 +7,8 @@ use std::ptr;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 
 use super::function_table::function_table;
-use super::{Error, Libraries};
+use super::library::Opened;
+use super::{ComputeCapability, Error, Fault, Libraries};
 
 /// `nvrtcResult`. A later version may return a number that its header did not have before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,20 +121,41 @@ fn check_architecture(architecture: &str) -> Result<(), Error> {
 /// # Errors
 /// Fails if NVRTC is missing or fails.
 pub fn supported_architectures() -> Result<Vec<u32>, Error> {
-    let opened = Libraries::open_nvrtc()?;
-    let nvrtc = &opened.functions;
-    let file = opened.library.path().display().to_string();
-    let mut count: c_int = 0;
-    // SAFETY: it writes one int.
-    let status = unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&raw mut count) };
-    nvrtc.check(&file, "nvrtcGetNumSupportedArchs", status)?;
-    let mut architectures = vec![0 as c_int; count.unsigned_abs() as usize];
-    // SAFETY: it writes as many ints as it reported before.
-    let status = unsafe { (nvrtc.nvrtcGetSupportedArchs)(architectures.as_mut_ptr()) };
-    nvrtc.check(&file, "nvrtcGetSupportedArchs", status)?;
-    let mut architectures: Vec<_> = architectures.into_iter().map(c_int::unsigned_abs).collect();
-    architectures.sort_unstable();
-    Ok(architectures)
+    Libraries::open_nvrtc()?.architectures()
+}
+
+impl Opened<Nvrtc> {
+    /// Rejects a copy that compiles for none of these devices, if there are any: machine code is
+    /// for one architecture, and the driver does not translate it.
+    pub(super) fn knows_one_of(&self, devices: &[ComputeCapability]) -> Result<(), Fault> {
+        let Ok(known) = self.architectures() else {
+            return Ok(()); // a kernel's compilation says why
+        };
+        let is_known =
+            |device: &ComputeCapability| known.contains(&(device.major * 10 + device.minor));
+        if devices.is_empty() || devices.iter().any(is_known) {
+            return Ok(());
+        }
+        let needed = devices.iter().map(|device| device.architecture()).collect();
+        Err(Fault::OtherArchitectures { needed, version: self.library.version() })
+    }
+
+    /// The architectures that it compiles for, ascending.
+    fn architectures(&self) -> Result<Vec<u32>, Error> {
+        let Self { library, functions: nvrtc } = self;
+        let file = library.path().display().to_string();
+        let mut count: c_int = 0;
+        // SAFETY: it writes one int.
+        let status = unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&raw mut count) };
+        nvrtc.check(&file, "nvrtcGetNumSupportedArchs", status)?;
+        let mut found = vec![0 as c_int; count.unsigned_abs() as usize];
+        // SAFETY: it writes as many ints as it reported before.
+        let status = unsafe { (nvrtc.nvrtcGetSupportedArchs)(found.as_mut_ptr()) };
+        nvrtc.check(&file, "nvrtcGetSupportedArchs", status)?;
+        let mut found: Vec<_> = found.into_iter().map(c_int::unsigned_abs).collect();
+        found.sort_unstable();
+        Ok(found)
+    }
 }
 
 /// One file in NVRTC.

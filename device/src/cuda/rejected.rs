@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Version;
 use super::search::PATH_VARIABLE;
+use super::{DriverStatus, Version};
 
 /// Places where no copy of a library was found that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,15 @@ pub enum Fault {
     FunctionMissing {
         /// The first function that it lacks.
         function: &'static str,
+        /// Its version, if it reports one.
+        version: Option<Version>,
+    },
+    /// This copy of the driver does not start: it is a stub, or another driver's.
+    NotStarting(DriverStatus),
+    /// The compiler knows none of the GPUs.
+    OtherArchitectures {
+        /// The architectures of the GPUs, as in `sm_120a`.
+        needed: Vec<String>,
         /// Its version, if it reports one.
         version: Option<Version>,
     },
@@ -102,11 +111,20 @@ impl fmt::Display for Fault {
                 write!(formatter, "is version {found}, expected {needed} or newer")
             }
             Self::FunctionMissing { function, version } => {
-                let version = version.map_or("unknown".to_owned(), |version| version.to_string());
+                let version = text(*version);
                 write!(formatter, "lacks the function {function} (version {version})")
+            }
+            Self::NotStarting(status) => write!(formatter, "does not start: {status}"),
+            Self::OtherArchitectures { needed, version } => {
+                let [needed, version] = [needed.join(" or "), text(*version)];
+                write!(formatter, "does not compile for {needed} (version {version})")
             }
         }
     }
+}
+
+fn text(version: Option<Version>) -> String {
+    version.map_or("unknown".to_owned(), |version| version.to_string())
 }
 
 #[cfg(test)]

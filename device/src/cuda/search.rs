@@ -1,11 +1,13 @@
 //! Search paths of CUDA's libraries.
 //!
 //! `YARDSTICK_CUDA_PATH`, where it is set, names the only folders. Otherwise the dynamic loader is
-//! searched first, then the usual folders, then NVIDIA's wheels of the Pythons here. The driver and
+//! searched first, then the folders of `LD_LIBRARY_PATH`, of which the loader offers only the first
+//! copy, then the usual folders, then NVIDIA's wheels of the Pythons here. The driver and
 //! NVML belong to the kernel's module, and are in no toolkit and no wheel: unless a folder of the
 //! variable has a driver, they are searched for as without the variable.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::python;
@@ -79,7 +81,8 @@ impl Places {
 
     /// Places without a variable that names the only ones.
     fn usual(env: &Env<'_>) -> Self {
-        let mut folders = toolkits(env);
+        let mut folders = loader_folders(env);
+        folders.extend(toolkits(env));
         folders.extend(USUAL_FOLDERS.map(|folder| env.root.join(folder)));
         folders.extend(python::wheel_folders(env));
         folders.retain(|folder| folder.is_dir());
@@ -98,6 +101,14 @@ impl Places {
 /// A library that is opened by a relative path would be another one after a change of folder.
 fn absolute(folder: &Path) -> PathBuf {
     std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// Folders of `LD_LIBRARY_PATH`, which colons or semicolons separate.
+fn loader_folders(env: &Env<'_>) -> Vec<PathBuf> {
+    let list = (env.variable)("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = list.as_bytes().split(|byte| matches!(byte, b':' | b';'));
+    let named = folders.filter(|folder| !folder.is_empty());
+    named.map(|folder| PathBuf::from(OsStr::from_bytes(folder))).collect()
 }
 
 /// Folders of libraries in CUDA toolkits: those that variables name first, then the newest of
@@ -181,6 +192,15 @@ mod tests {
                 "usr/lib/x86_64-linux-gnu",
             ]
         );
+    }
+
+    /// The dynamic loader itself offers the first copy only.
+    #[test]
+    fn every_folder_of_the_loader_s_variable_is_searched_before_toolkits() {
+        let root = planted(&["a", "b", "usr/local/cuda/lib64"]);
+        let listed = format!("{0}/a::{0}/missing;{0}/b", root.path().display());
+        let found = folders(root.path(), &[("LD_LIBRARY_PATH", Path::new(&listed))]);
+        assert_eq!(found, ["a", "b", "usr/local/cuda/lib64"]);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)] // calls the functions that return versions
 
 use std::ffi::c_int;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::library::Library;
+use super::library::{Library, is_loaded};
 use super::python::wheel_version;
 use super::search::entries;
 use super::{Error, Searched, Version};
@@ -28,8 +28,9 @@ pub(super) struct Wanted {
     /// Files that the library opens by name, in an order in which each finds what it needs: the
     /// dynamic loader might find others of these names.
     pub(super) parts: fn(&Library) -> Vec<PathBuf>,
-    /// Parts of it stay in the process once it was called, so that no other copy can be used.
-    pub(super) stays: bool,
+    /// Returns whether a copy of this path that was called and closed is in the process all the
+    /// same: what is opened by its name then finds that copy, so that no other can be used.
+    pub(super) stays: fn(&Path) -> bool,
     /// Hint for installing another one.
     pub(super) install: &'static str,
 }
@@ -44,17 +45,18 @@ const ORDINARY: Wanted = Wanted {
     version: |_| None,
     named_version: |_| None,
     parts: |_| Vec::new(),
-    stays: false,
+    stays: |_| false,
     install: "",
 };
 
-/// The driver.
+/// The driver, which the other libraries open by its name.
 pub(super) const DRIVER: Wanted = Wanted {
     name: "CUDA driver",
     stem: "libcuda.so",
     majors: &[1],
     oldest: Some(Version::of_cuda(12, 0)),
     version: driver_version,
+    stays: is_loaded,
     install: "install NVIDIA's driver, or start the container with access to GPUs",
     ..ORDINARY
 };
@@ -108,7 +110,7 @@ pub(super) const CUDNN: Wanted = Wanted {
     version: |library| six_digits(library, "cudnnGetVersion"),
     named_version: cudnn_named_version,
     parts: cudnn_parts,
-    stays: true,
+    stays: |_| true,
     install: "install NVIDIA's cuDNN 9, or the wheel nvidia-cudnn-cu13 (for CUDA 12 \
               nvidia-cudnn-cu12)",
     ..ORDINARY

@@ -51,9 +51,9 @@ static bool epilogue_refused(const Problem& problem) {
     return ("," + std::string(refused) + ",").find("," + name + ",") != std::string::npos;
 }
 
-// Whether EMULATED_CUDA_REFUSE_PRODUCT, as in 512x32x128, is this product's m, n and k.
-static bool product_refused(const Problem& problem) {
-    const char* refused = getenv("EMULATED_CUDA_REFUSE_PRODUCT");
+// Whether a variable, as in 512x32x128, is this product's m, n and k.
+static bool is_named(const char* variable, const Problem& problem) {
+    const char* refused = getenv(variable);
     const std::string own = std::to_string(problem.m()) + "x" + std::to_string(problem.n()) + "x" +
                             std::to_string(problem.k());
     return refused != nullptr && own == refused;
@@ -76,7 +76,7 @@ CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
         return status;
     }
     if (!alignment_supported(*preference) || epilogue_refused(problem) ||
-        product_refused(problem)) {
+        is_named("EMULATED_CUDA_REFUSE_PRODUCT", problem)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     for (const uint64_t workspace : {WORKSPACE_BYTES, uint64_t(0)}) {
@@ -181,6 +181,9 @@ CUDA_API cublasStatus_t cublasLtMatmul(LightHandle* handle, Descriptor* descript
     if (!suits || !operands_aligned(operands, chosen) || !epilogue_pointers_valid(problem) ||
         !workspace_valid(workspace, chosen)) {
         return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (is_named("EMULATED_CUDA_REFUSE_START", problem)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     check_memory(problem, operands, workspace);
     const CUresult submitted = emulated_cuda_enqueue(stream, "cublasLtMatmul", [=] {

@@ -15,6 +15,8 @@ static const Description* describe(CUresult error) {
         {CUDA_ERROR_OUT_OF_MEMORY, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
         {CUDA_ERROR_NOT_INITIALIZED, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
         {CUDA_ERROR_DEINITIALIZED, {"CUDA_ERROR_DEINITIALIZED", "driver shutting down"}},
+        {CUDA_ERROR_STUB_LIBRARY,
+         {"CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"}},
         {CUDA_ERROR_NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
         {CUDA_ERROR_INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
         {CUDA_ERROR_INVALID_IMAGE,
@@ -37,6 +39,12 @@ static const Description* describe(CUresult error) {
          {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
         {CUDA_ERROR_NOT_SUPPORTED,
          {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"}},
+        {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+         {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+          "system has unsupported display driver / cuda driver combination"}},
+        {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+         {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+          "forward compatibility was attempted on non supported HW"}},
         {CUDA_ERROR_UNKNOWN, {"CUDA_ERROR_UNKNOWN", "unknown error"}},
     };
     const auto found = descriptions->find(error);

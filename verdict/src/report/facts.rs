@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::ReportData;
 use super::workload::{batch, model, precision, sequence};
-use record::Record;
 use record::hardware::{HardwareSummary, PowerCap};
 use record::text::number_format::{count, scaled};
 use record::text::unix_time::minute;
+use record::{RankRecord, Record};
 
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +83,8 @@ pub(super) fn utilizations(record: &Record) -> Vec<Utilization> {
 
 /// Adds the cap on the power of GPUs to their utilization, if they have one: the lowest of them.
 pub(super) fn with_power_cap(utilization: String, record: &Record) -> String {
-    let gpus = record.ranks.iter().filter_map(|rank| rank.gpu.as_ref());
+    let read = record.ranks.iter().filter(|rank| rank.gpu.is_some());
+    let gpus = one_a_gpu(read).filter_map(|rank| rank.gpu.as_ref());
     let caps: Vec<Option<PowerCap>> = gpus.map(HardwareSummary::power_cap).collect();
     let capped: Vec<PowerCap> = caps.iter().copied().flatten().collect();
     match capped.iter().copied().min_by(|a, b| a.watts.total_cmp(&b.watts)) {
@@ -95,15 +96,21 @@ pub(super) fn with_power_cap(utilization: String, record: &Record) -> String {
     }
 }
 
+/// Leaves one of the ranks that share a GPU, and those of which no GPU is known.
+fn one_a_gpu<'a>(
+    ranks: impl Iterator<Item = &'a RankRecord>,
+) -> impl Iterator<Item = &'a RankRecord> {
+    let mut counted = BTreeSet::new();
+    ranks.filter(move |rank| match &rank.device {
+        Some(device) => counted.insert((&rank.host, &device.pci_bus_id)),
+        None => true,
+    })
+}
+
 /// Names the GPUs, or else the CPU of rank 0.
 fn device(record: &Record) -> Option<String> {
     let mut names: Vec<(&str, usize)> = Vec::new();
-    let mut counted = BTreeSet::new(); // several ranks may share one
-    for rank in &record.ranks {
-        let Some(device) = &rank.device else { continue };
-        if !counted.insert((&rank.host, &device.pci_bus_id)) {
-            continue;
-        }
+    for device in one_a_gpu(record.ranks.iter()).filter_map(|rank| rank.device.as_ref()) {
         match names.iter_mut().find(|(name, _)| *name == device.name) {
             Some((_, count)) => *count += 1,
             None => names.push((&device.name, 1)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use record::fixtures::write_steps;
 use record::hardware::{HardwareSummary, Spread};
+use record::machine::{ComputeCapability, DeviceProperties};
 use record::{Anomaly, Reason, TargetRecord, fixtures, steps_path};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
@@ -54,6 +55,17 @@ fn with_power_limit(watts: f64) -> HardwareSummary {
     HardwareSummary { gauges, ..HardwareSummary::default() }
 }
 
+fn gpu_at(bus: &str) -> DeviceProperties {
+    DeviceProperties {
+        ordinal: 0,
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
+        memory_bytes: 80 << 30,
+        compute_capability: ComputeCapability { major: 9, minor: 0 },
+        multiprocessors: 132,
+        pci_bus_id: format!("0000:{bus}:00.0"),
+    }
+}
+
 #[test]
 fn a_power_cap_is_named_beside_the_mfu_and_the_rate() {
     let mut record = fixtures::finished();
@@ -72,6 +84,16 @@ fn a_power_cap_is_named_beside_the_mfu_and_the_rate() {
     assert!(row.contains("FLOP/s per rank") && row.contains("GFLOP/s |"), "{row}");
     let page = html(std::slice::from_ref(&report));
     assert!(page.contains(cap) && page.contains("FLOP/s per rank"), "{page}");
+
+    // Three ranks on two GPUs.
+    let mut shared = record.clone();
+    shared.ranks.push(shared.ranks[1].clone());
+    for (rank, bus) in shared.ranks.iter_mut().zip(["01", "02", "02"]) {
+        rank.host = "node-a".to_owned();
+        rank.device = Some(gpu_at(bus));
+    }
+    let markdown = ReportData::new(shared).to_markdown();
+    assert!(markdown.contains(&format!("| 42.0% {cap} |")), "{markdown}");
 
     record.ranks[0].gpu = Some(with_power_limit(600.0));
     let markdown = ReportData::new(record.clone()).to_markdown();

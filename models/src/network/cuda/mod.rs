@@ -146,8 +146,7 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         let Some(positions) = tables.positions else { return Ok(()) };
         // Positions beyond the sequences' have no gradient.
         let sequence_tokens = size.attention.tokens;
-        let width = size.width;
-        Ok(kernels.embedding.backward_positions(positions, dx, sequence_tokens, width, true)?)
+        Ok(kernels.embedding.backward_positions(positions, dx, sequence_tokens, size.width)?)
     }
 
     fn norm(

@@ -75,7 +75,7 @@ impl CrossEntropy {
         losses: View<'_, f32>,
     ) -> Result<(), Error> {
         let launch = self.loss_sum.launch(Grid::row(1, 256)).updates(&mut loss);
-        // SAFETY: loss_sum(sum, losses, count, accumulate), in one block.
-        unsafe { launch.reads(losses).int(losses.len()).flag(true).run() }
+        // SAFETY: loss_sum(sum, losses, count), in one block.
+        unsafe { launch.reads(losses).int(losses.len()).run() }
     }
 }

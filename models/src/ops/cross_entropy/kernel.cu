@@ -119,18 +119,18 @@ EXPORT_KERNEL(cross_entropy)
 
 constexpr int SUM_THREADS = 256;
 
-// Writes the sum of the losses, in f64, or adds it.
+// Adds the sum of the losses, in f64.
 //
 // Grid: 1. Block: 256.
 KERNEL void __launch_bounds__(SUM_THREADS)
-loss_sum(double* __restrict__ sum, const float* __restrict__ losses, int count, int accumulate) {
+loss_sum(double* __restrict__ sum, const float* __restrict__ losses, int count) {
     double own = 0.0;
     for (int i = threadIdx.x; i < count; i += SUM_THREADS) {
         own += losses[i];
     }
     const double total = block_sum<SUM_THREADS>(own);
     if (threadIdx.x == 0) {
-        *sum = accumulate ? *sum + total : total;
+        *sum += total;
     }
 }
 EXPORT_KERNEL(loss_sum)

@@ -80,26 +80,24 @@ impl Embedding {
         unsafe { launch.int(width).run() }
     }
 
-    /// Writes the sums of `dx` (B T, C) over sequences to `dtable` (T, C), or adds them.
+    /// Adds the sums of `dx` (B T, C) over sequences to `dtable` (T, C).
     pub(crate) fn backward_positions<E: CudaElement>(
         &self,
         mut dtable: ViewMut<'_, f32>,
         dx: View<'_, E>,
         sequence_tokens: usize,
         width: usize,
-        accumulate: bool,
     ) -> Result<(), Error> {
         let sequences = dx.len() / (sequence_tokens * width);
         assert!(dtable.len() >= sequence_tokens * width, "a row for each position");
         let launch = self.backward_positions.launch(Grid::row(sequence_tokens, 128));
-        let elements = sequence_tokens * width;
-        let launch = match accumulate {
-            true => launch.updates_part(&mut dtable, elements),
-            false => launch.writes_part(&mut dtable, elements),
-        };
-        let launch = launch.reads(dx).int(sequences).int(sequence_tokens);
-        // SAFETY: embedding_backward_positions(dtable, dx, sequences, sequence tokens, width,
-        // accumulate), a position for each block; the length was checked.
-        unsafe { launch.int(width).flag(accumulate).run() }
+        let launch = launch
+            .updates_part(&mut dtable, sequence_tokens * width)
+            .reads(dx)
+            .int(sequences)
+            .int(sequence_tokens);
+        // SAFETY: embedding_backward_positions(dtable, dx, sequences, sequence tokens, width), a
+        // position for each block; the length was checked.
+        unsafe { launch.int(width).run() }
     }
 }

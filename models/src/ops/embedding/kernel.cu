@@ -90,18 +90,18 @@ embedding_backward_tokens(float* __restrict__ dtable, const Element* __restrict_
 }
 EXPORT_KERNEL(embedding_backward_tokens)
 
-// Writes to row t of dtable, or adds to it, the rows of dx at position t of every sequence, t being
-// the index of the block.
+// Adds to row t of dtable the rows of dx at position t of every sequence, t being the index of the
+// block.
 //
 // Grid: sequence_tokens. Block: 128.
 KERNEL void __launch_bounds__(128)
 embedding_backward_positions(float* __restrict__ dtable, const Element* __restrict__ dx,
-                             int sequences, int sequence_tokens, int width, int accumulate) {
+                             int sequences, int sequence_tokens, int width) {
     const int position = blockIdx.x;
     const i64 sequence_elements = i64(sequence_tokens) * width;
     for (int column = threadIdx.x * PACK; column < width; column += blockDim.x * PACK) {
         const i64 start = i64(position) * width + column;
-        Pack sum = accumulate ? load_floats<PACK>(dtable + start) : zeros<PACK>();
+        Pack sum = load_floats<PACK>(dtable + start);
 #pragma unroll 4
         for (int sequence = 0; sequence < sequences; sequence++) {
             const Pack addend = load(dx + sequence * sequence_elements + start);

@@ -162,10 +162,8 @@ impl Product {
     /// # Errors
     /// [`Error::NoPlan`] if it offers none.
     pub(crate) fn new(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Error> {
-        Self::plan(blas, shape, epilogue).map_err(|refusal| match refusal.status.is_refusal() {
-            true => no_plan(&shape, epilogue, &refusal),
-            false => failed(&format!("planning {}", described(&shape, epilogue)), &refusal),
-        })
+        let planned = Self::plan(blas, shape, epilogue);
+        planned.map_err(|refusal| refused("planning", &shape, epilogue, &refusal))
     }
 
     fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Refusal> {
@@ -222,9 +220,8 @@ impl Product {
         blas.device.bind()?;
         blas.device.count_launch(self.shape.moved_bytes(self.epilogue, operands.added != 0));
         // SAFETY: as this function.
-        unsafe { self.start(blas, operands) }.map_err(|refusal| {
-            failed(&format!("starting {}", described(&self.shape, self.epilogue)), &refusal)
-        })
+        let started = unsafe { self.start(blas, operands) };
+        started.map_err(|refusal| refused("starting", &self.shape, self.epilogue, &refusal))
     }
 
     unsafe fn start(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Refusal> {
@@ -349,16 +346,26 @@ fn described(shape: &ProductShape, epilogue: Epilogue) -> String {
     )
 }
 
-fn no_plan(shape: &ProductShape, epilogue: Epilogue, refusal: &Refusal) -> Error {
+fn no_plan(shape: &ProductShape, epilogue: Epilogue, reason: String) -> Error {
     let version = Libraries::of_process().cublaslt().map(Library::version_text);
     Error::NoPlan {
         library: format!("cuBLASLt {}", version.unwrap_or_default()),
         what: described(shape, epilogue),
-        reason: refusal.to_string(),
+        reason,
         hint: "install another version of cuBLASLt",
     }
 }
 
-fn failed(what: &str, refusal: &Refusal) -> Error {
-    Error::Library { library: "cuBLASLt", what: what.to_owned(), text: refusal.to_string() }
+/// The library offers no algorithm, or does not start the one that it offered; or the call failed.
+fn refused(
+    doing: &'static str,
+    shape: &ProductShape,
+    epilogue: Epilogue,
+    refusal: &Refusal,
+) -> Error {
+    if refusal.status.is_refusal() {
+        return no_plan(shape, epilogue, format!("{doing} it: {refusal}"));
+    }
+    let what = format!("{doing} {}", described(shape, epilogue));
+    Error::Library { library: "cuBLASLt", what, text: refusal.to_string() }
 }
