@@ -204,7 +204,7 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     const auto exponentiate_tile = [&](int tile) {
         const int key = tile * FORWARD_KEYS;
         if (key + FORWARD_KEYS - 1 > warp_query) {
-            mask(scores, key - warp_query);
+            mask<Rows::QUERIES>(scores, key - warp_query);
         }
         exponentiate(scores, softmax, scale * LOG2_E, [&](int, int half, float correction) {
             corrections[half] = correction;
@@ -318,7 +318,7 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     const auto finish_tile = [&](int tile) {
         const int key = tile * QUERIES_KEYS;
         if (key + QUERIES_KEYS - 1 > warp_query) {
-            mask(scores, key - warp_query);
+            mask<Rows::QUERIES>(scores, key - warp_query);
         }
         score_gradients(products, scores, statistics, scale * LOG2_E);
     };
@@ -402,16 +402,8 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
                                 from.query, tokens);
         cp_async_commit();
     };
-    // One number for each of the first threads.
-    const auto load_statistic = [&](QueryTile from) {
-        const int query = from.query + threadIdx.x % KEYS_QUERIES;
-        if (threadIdx.x >= STATISTICS || query >= tokens) {
-            return 0.0f;
-        }
-        if (threadIdx.x < KEYS_QUERIES) {
-            return statistics_head(log_sums, shape, sequence, from.head)[query] * LOG2_E;
-        }
-        return statistics_head(delta, shape, sequence, from.head)[query];
+    const auto load_own_statistic = [&](QueryTile from) {
+        return load_statistic<KEYS_QUERIES>(log_sums, delta, shape, sequence, from);
     };
     const auto store_statistic = [&](int tile, float statistic) {
         if (threadIdx.x < STATISTICS) {
@@ -426,12 +418,12 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     QueryTile computed = {group * group_heads, first_key};
     QueryTile copied = computed;
     copy_tile(0, copied);
-    store_statistic(0, load_statistic(copied));
+    store_statistic(0, load_own_statistic(copied));
     wait_for_copies();
     if (tiles > 1) {
         copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
         copy_tile(1, copied);
-        store_statistic(1, load_statistic(copied));
+        store_statistic(1, load_own_statistic(copied));
     }
 
     const u64 left_keys = tile_descriptor<BLOCK_ROWS>(keys, group_row);
@@ -447,7 +439,7 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     };
     const auto finish_tile = [&](int tile) {
         if (computed.query < warp_key + 16 - 1) {
-            mask_transposed(scores, warp_key - computed.query);
+            mask<Rows::KEYS>(scores, warp_key - computed.query);
         }
         const float* tile_statistics = statistics_of(tile);
         transposed_gradients(scores, products, tile_statistics, tile_statistics + KEYS_QUERIES,
@@ -470,7 +462,7 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
             if (tile + 2 < tiles) {
                 copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
                 copy_tile(tile + 2, copied);
-                statistic = load_statistic(copied);
+                statistic = load_own_statistic(copied);
             }
             wgmma_wait<2>(scores.at[0], products.at[0]);
             finish_tile(tile + 1);
