@@ -134,7 +134,7 @@ install_wheels() {
     printf '%s\n' "$*" >"$folder/installed"
 }
 
-# NVIDIA's compiler of kernels, for CUDA 12 and 13, and its disassembler: tests compile every kernel,
+# NVIDIA's compiler of kernels, for CUDA 12 and 13, and a disassembler: tests compile every kernel,
 # without a GPU. And its cuDNN (a download of 517 MB), which makes plans without one. It depends on
 # cuBLAS, which it does not need for them.
 install_nvidia_wheels() {

@@ -260,16 +260,16 @@ mod tests {
     const LOOP: [&str; 12] = [
         "\t.section\t.text.k,\"ax\",@progbits",
         ".L_x_1:",
-        "        /*0010*/                   HGMMA.64x32x16.F32.BF16 R24, R40, gdesc[UR4], RZ, !UPT ;",
-        "        /*0020*/                   HGMMA.64x32x16.F32.BF16 R24, R44, gdesc[UR4], R24, gsb0 ;",
-        "        /*0030*/                   HGMMA.64x32x16.F32.BF16 R64, R80, gdesc[UR4], R64, gsb0 ;",
-        "        /*0040*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;",
-        "        /*0050*/                   FMUL R24, R24.reuse, R2 ;",
-        "        /*0060*/                   STG.E desc[UR6][R2.64], R80 ;",
-        "        /*0070*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;",
-        "        /*0080*/                   F2FP.BF16.F32.PACK_AB R80, R25, R24 ;",
-        "        /*0090*/               @P0 BRA `(.L_x_1) ;",
-        "        /*00a0*/                   EXIT ;",
+        "        /*0010*/          HGMMA.64x32x16.F32.BF16 R24, R40, gdesc[UR4], RZ, !UPT ;",
+        "        /*0020*/          HGMMA.64x32x16.F32.BF16 R24, R44, gdesc[UR4], R24, gsb0 ;",
+        "        /*0030*/          HGMMA.64x32x16.F32.BF16 R64, R80, gdesc[UR4], R64, gsb0 ;",
+        "        /*0040*/          WARPGROUP.DEPBAR.LE gsb0, 0x1 ;",
+        "        /*0050*/          FMUL R24, R24.reuse, R2 ;",
+        "        /*0060*/          STG.E desc[UR6][R2.64], R80 ;",
+        "        /*0070*/          WARPGROUP.DEPBAR.LE gsb0, 0x0 ;",
+        "        /*0080*/          F2FP.BF16.F32.PACK_AB R80, R25, R24 ;",
+        "        /*0090*/          @P0 BRA `(.L_x_1) ;",
+        "        /*00a0*/          EXIT ;",
     ];
 
     /// Violations with one line replaced.
@@ -315,7 +315,7 @@ mod tests {
     /// Without the second wait the product is in flight when the loop begins again.
     #[test]
     fn products_are_followed_around_a_loop() {
-        let found = violations_with(8, "        /*0070*/                   NOP ;");
+        let found = violations_with(8, "        /*0070*/          NOP ;");
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("k at 0080: F2FP"), "{found:?}");
     }

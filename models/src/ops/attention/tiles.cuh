@@ -122,8 +122,8 @@ DEV void store_rows(u16* head, int stride, int first, int tokens, const Sums<M, 
 // Of scores; the others are the columns.
 enum class Rows { QUERIES, KEYS };
 
-// Masks the scores of queries for keys after them, where the first key of a tile comes `ahead` after
-// the first query.
+// Masks the scores of queries for keys after them, where the first key of a tile comes `ahead`
+// after the first query.
 template <Rows ROWS, int M, int N>
 DEV void mask(Sums<M, N>& scores, int ahead) {
 #pragma unroll
