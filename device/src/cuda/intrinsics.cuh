@@ -104,10 +104,29 @@ DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 // Makes the products that were started since the last commit a group.
 DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N groups of products, the newest, are still in flight.
-template <int N>
-DEV void wgmma_wait() {
+// The compiler knows the start of a product, not that it uses registers until the wait for it. Sums
+// are used only behind this, and left operands are not overwritten before.
+template <int K>
+DEV void keep_until_here(float (&sums)[K][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * K; i++) {
+        asm volatile("" : "+f"(sums[i / 4][i % 4]) : : "memory");
+    }
+}
+template <int K>
+DEV void keep_until_here(const u32 (&left)[K][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * K; i++) {
+        asm volatile("" : : "r"(left[i / 4][i % 4]) : "memory");
+    }
+}
+
+// Waits until at most N groups of products, the newest, are still in flight. `released` are the
+// sums and the left operands in registers of the others.
+template <int N, class... Registers>
+DEV void wgmma_wait(Registers&... released) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
+    (keep_until_here(released), ...);
 }
 
 // Keeps waits that follow behind the computation of a value: ptxas moves them forward to where

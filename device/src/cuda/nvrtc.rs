@@ -90,7 +90,17 @@ pub struct Compiled {
     pub log: String,
 }
 
-/// Compiles a file as C++17 for an architecture, as in `sm_90a`.
+impl Compiled {
+    /// Lines of the log about products by wgmma that are serialized, or whose fences and waits the
+    /// compiler had to add: advice C7510 to C7520 in the versions that were seen.
+    pub fn complaints(&self) -> impl Iterator<Item = &str> {
+        let lines = self.log.lines();
+        lines.filter(|line| line.contains("(C75") || line.contains("serializ"))
+    }
+}
+
+/// Compiles a file as C++17 for an architecture, as in `sm_90a`. Warns where the compiler says that
+/// the result is slow.
 ///
 /// # Errors
 /// Fails if NVRTC is missing, or if the file does not compile.
@@ -98,7 +108,13 @@ pub fn compile(source: &Source<'_>, architecture: &str) -> Result<Compiled, Erro
     check_architecture(architecture)?;
     let program = Program::new(source)?;
     program.compile(architecture)?;
-    Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
+    let compiled = Compiled { cubin: program.cubin()?, log: program.log()? };
+    if let Some(complaint) = compiled.complaints().next() {
+        let version = Libraries::open_nvrtc()?.library.version_text();
+        let name = source.name;
+        tracing::warn!("{name} as compiled by NVRTC {version} may be slow: {complaint}");
+    }
+    Ok(compiled)
 }
 
 /// Checks that NVRTC knows the number in `sm_90a`: NVRTC itself only reports a wrong option.
@@ -276,4 +292,18 @@ fn with_log(error: Error, log: &str) -> Error {
         }
         error => error,
     }
+}
+
+#[test]
+fn complaints_are_found_in_the_log() {
+    let log = "\
+ptxas info    : (C7517) warpgroup.wait is injected in around line 1385 by compiler to allow use of
+ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due
+ptxas info    : Compiling entry function 'wgmma_forward' for 'sm_90a'
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 127 registers, used 1 barriers
+";
+    let compiled = Compiled { cubin: Vec::new(), log: log.to_owned() };
+    let found: Vec<_> = compiled.complaints().collect();
+    assert_eq!(found, log.lines().take(2).collect::<Vec<_>>());
 }

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::Command;
 
 use device::cuda::nvrtc::{self, Source};
 use device::cuda::{ComputeCapability, Error, Libraries, Required};
 
 use crate::budgets;
 use crate::ptxas::{self, Usage};
+use crate::sass;
 use crate::sources::{self, File};
+use crate::wheel_folder;
 
 /// The first architecture with bf16 is tested, and all from this one on. Those between differ from
 /// the first in sizes that no kernel depends on.
@@ -95,10 +99,31 @@ impl Variant<'_> {
             architecture: architecture.to_owned(),
             usage,
         });
-        let complaints = ptxas::complaints_about_wgmma(&compiled.log);
-        let complaints = complaints.map(|line| format!("{variant} {architecture}: {line}"));
-        Ok(Compiled { kernels: measured.collect(), complaints: complaints.collect() })
+        let mut complaints: Vec<_> = compiled.complaints().map(str::to_owned).collect();
+        if sources::uses_wgmma(&self.file.name) {
+            complaints.extend(uses_of_registers_in_flight(&compiled.cubin));
+        }
+        for complaint in &mut complaints {
+            complaint.insert_str(0, &format!("{variant} {architecture}: "));
+        }
+        Ok(Compiled { kernels: measured.collect(), complaints })
     }
+}
+
+/// Uses of registers by the machine code while products by wgmma use them.
+fn uses_of_registers_in_flight(cubin: &[u8]) -> Vec<String> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(cubin).unwrap();
+    let nvdisasm = wheel_folder("cu13").join("bin/nvdisasm");
+    let output = Command::new(&nvdisasm).arg("-c").arg(file.path()).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("{}: {error}: run scripts/setup.sh test", nvdisasm.display())
+    });
+    let disassembly = String::from_utf8(output.stdout).unwrap();
+    let kernels = sass::kernels(&disassembly);
+    assert_eq!(kernels.len(), 3, "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(kernels.iter().all(|kernel| kernel.left_operands() > 0), "no left operands are seen");
+    kernels.iter().flat_map(sass::Kernel::violations).collect()
 }
 
 impl std::fmt::Display for Variant<'_> {

@@ -9,6 +9,7 @@ mod budgets;
 mod compiler;
 mod gate;
 mod ptxas;
+mod sass;
 mod sources;
 
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ fn every_kernel_is_within_its_budget_with_nvrtc_13() {
 fn compile_with(component: &str, version: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "gate_of_one_nvrtc", "--nocapture"]);
-    command.env(GATE, "1").env("YARDSTICK_CUDA_PATH", wheel_folder(component));
+    command.env(GATE, "1").env("YARDSTICK_CUDA_PATH", wheel_folder(component).join("lib"));
     let cache = tempfile::tempdir().unwrap();
     command.env("YARDSTICK_CACHE_DIR", cache.path());
     let output = command.output().unwrap();
@@ -54,13 +55,13 @@ fn compile_with(component: &str, version: &str) {
     assert!(out.contains("1 passed"), "the gate did not run");
 }
 
-/// The libraries of a wheel in the virtual environment that `scripts/setup.sh test` makes.
+/// A wheel's folder in the virtual environment that `scripts/setup.sh test` makes.
 #[track_caller]
-fn wheel_folder(component: &str) -> PathBuf {
+pub(crate) fn wheel_folder(component: &str) -> PathBuf {
     let libraries = sources::top().join(".venv-nvrtc/lib");
     let pythons = std::fs::read_dir(&libraries).into_iter().flatten().flatten();
     let folder = pythons
-        .map(|python| python.path().join("site-packages/nvidia").join(component).join("lib"))
+        .map(|python| python.path().join("site-packages/nvidia").join(component))
         .find(|folder| folder.is_dir());
     folder.unwrap_or_else(|| {
         panic!("no nvidia/{component} in {}: run scripts/setup.sh test", libraries.display())

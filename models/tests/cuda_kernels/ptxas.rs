@@ -35,17 +35,6 @@ pub(crate) fn usages(log: &str) -> Vec<Usage> {
     usages
 }
 
-/// Lines of the log about products by wgmma that are serialized, or whose fences and waits the
-/// compiler had to add: advice C7510 to C7520 in the versions that were seen.
-pub(crate) fn complaints_about_wgmma(log: &str) -> impl Iterator<Item = &str> {
-    let parts = ["wgmma", "warpgroup."];
-    log.lines().filter(move |line| {
-        line.starts_with("ptxas")
-            && line.contains("(C75")
-            && parts.iter().any(|part| line.contains(part))
-    })
-}
-
 impl Usage {
     fn none_of(kernel: &str) -> Self {
         Self {
@@ -104,17 +93,4 @@ ptxas info    : Used 32 registers, used 0 barriers
     };
     let forward = Usage { registers: 32, ..Usage::none_of("forward") };
     assert_eq!(usages(log), [backward, forward]);
-}
-
-#[test]
-fn complaints_about_wgmma_are_found() {
-    let log = "\
-ptxas info    : (C7517) warpgroup.wait is injected in around line 1385 by compiler to allow use of
-ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due
-ptxas info    : Compiling entry function 'wgmma_forward' for 'sm_90a'
-ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 127 registers, used 1 barriers
-";
-    let found: Vec<_> = complaints_about_wgmma(log).collect();
-    assert_eq!(found, log.lines().take(2).collect::<Vec<_>>());
 }

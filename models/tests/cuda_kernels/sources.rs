@@ -71,9 +71,14 @@ pub(crate) fn variants(file: &str) -> &'static [&'static [&'static str]] {
     }
 }
 
+/// Returns whether kernels of a file multiply by wgmma.
+pub(crate) fn uses_wgmma(file: &str) -> bool {
+    file == "attention/wgmma.cu"
+}
+
 /// Returns whether the program compiles a file for an architecture: wgmma is Hopper's alone.
 pub(crate) fn is_for(file: &str, architecture: &str) -> bool {
-    file != "attention/wgmma.cu" || architecture == "sm_90a"
+    !uses_wgmma(file) || architecture == "sm_90a"
 }
 
 #[test]

@@ -195,6 +195,14 @@ static Outcome compile_to_cache(Program& program, const Options& options, const 
     return Outcome::Success;
 }
 
+// The log that EMULATED_CUDA_COMPILER_LOG=NAME:TEXT plants into a program of that name.
+static std::string planted_log(const Program& program) {
+    const char* setting = getenv("EMULATED_CUDA_COMPILER_LOG");
+    const std::string text = setting != nullptr ? setting : "";
+    const std::string start = program.name + ":";
+    return text.rfind(start, 0) == 0 ? text.substr(start.size()) + "\n" : "";
+}
+
 static Outcome compile_checked(Program& program, const Options& options) {
     const fs::path folder = cache_folder();
     fs::create_directories(folder);
@@ -211,6 +219,7 @@ static Outcome compile_checked(Program& program, const Options& options) {
     if (options.real_architecture) {
         program.cubin = encode(image);
     }
+    program.log += planted_log(program);
     program.ptx = "// PTX of the emulated NVRTC: load the CUBIN instead\n";
     return Outcome::Success;
 }

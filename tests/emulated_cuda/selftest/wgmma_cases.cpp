@@ -52,13 +52,13 @@ static const char* const KERNEL_TEXT = R"(
         cp_async_wait<0>();
         FENCE_PROXY
         __syncthreads();
-        u32 own_a[4];
+        u32 own_a[1][4];
         float own_d[N / 8][4];
-        for (int i = 0; i < 4; i++) own_a[i] = a[threadIdx.x * 4 + i];
+        for (int i = 0; i < 4; i++) own_a[0][i] = a[threadIdx.x * 4 + i];
         for (int i = 0; i < N / 2; i++) own_d[i / 4][i % 4] = d[threadIdx.x * (N / 2) + i];
         FENCE
         #if LEFT_IN_REGISTERS
-        wgmma<RIGHT>(own_d, own_a, descriptors[1], accumulate);
+        wgmma<RIGHT>(own_d, own_a[0], descriptors[1], accumulate);
         #else
         wgmma<RIGHT>(own_d, descriptors[0], descriptors[1], accumulate);
         #endif
@@ -76,7 +76,7 @@ struct Product {
     bool accumulates;
     const char* fence_proxy = "fence_proxy_async();";
     const char* fence = "wgmma_fence();";
-    const char* wait = "wgmma_wait<0>();";
+    const char* wait = "wgmma_wait<0>(own_d, own_a);";
 };
 
 // A tile of 64 rows for the left operand, and one of 128 rows or columns behind it.
@@ -195,13 +195,31 @@ ABORTS(wgmma_that_is_not_waited_for, "a wgmma that it has not waited for") {
 ABORTS(wgmma_by_a_part_of_a_warpgroup, "divergent warpgroup") {
     Product product = without();
     product.fence = "wgmma_fence(); if (threadIdx.x < 32)";
-    product.wait = "if (threadIdx.x < 32) wgmma_wait<0>();";
+    product.wait = "if (threadIdx.x < 32) wgmma_wait<0>(own_d, own_a);";
     check(product);
 }
 
 ABORTS(copy_into_a_tile_that_wgmma_reads, "that a cp.async in flight writes") {
     Product product = without();
-    product.wait = "cp_async16(raw + 8192 + 32, image, true); wgmma_wait<0>();";
+    product.wait = "cp_async16(raw + 8192 + 32, image, true); wgmma_wait<0>(own_d, own_a);";
+    check(product);
+}
+
+ABORTS(left_operand_overwritten_before_the_wait, "the left operand was overwritten") {
+    Product product = without();
+    product.wait = "own_a[0][3]++; wgmma_wait<0>(own_d, own_a);";
+    check(product);
+}
+
+ABORTS(wait_without_the_left_operand, "does not name the left operand") {
+    Product product = without();
+    product.wait = "wgmma_wait<0>(own_d);";
+    check(product);
+}
+
+ABORTS(wait_without_the_sums, "does not name the sums") {
+    Product product = without();
+    product.wait = "wgmma_wait<0>(own_a);";
     check(product);
 }
 
@@ -216,13 +234,13 @@ PASSES(sums_of_wgmma_arrive_at_the_wait) {
             cp_async_wait<0>();
             fence_proxy_async();
             __syncthreads();
-            const u32 a[4] = {};
+            const u32 a[1][4] = {};
             float d[4][4] = {};
             wgmma_fence();
-            wgmma<Major::MN>(d, a, matrix_descriptor(raw, 16, 1024), 1);
+            wgmma<Major::MN>(d, a[0], matrix_descriptor(raw, 16, 1024), 1);
             wgmma_commit();
             out[threadIdx.x] = d[0][0];
-            wgmma_wait<0>();
+            wgmma_wait<0>(d, a);
             out[128 + threadIdx.x] = d[0][0];
         }
         EXPORT_KERNEL(test))", "test");

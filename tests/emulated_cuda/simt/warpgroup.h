@@ -1,6 +1,7 @@
 // wgmma. Each warp computes its 16 of the 64 rows, and only when it waits for them: a kernel that
 // overwrites a tile too early, or reads sums too early, has wrong results. Until then the sums are
-// not a number. All warps of a warpgroup have to start the same products.
+// not a number, and left operands in registers must not change. All warps of a warpgroup have to
+// start the same products.
 //
 // Fragments are those of mma.sync (tensor_core.h). A matrix in shared memory, as the PTX manual
 // describes it for a swizzle of 128 bytes, has rows of 128 bytes in groups of eight; the 16-byte
@@ -40,9 +41,11 @@ struct Matrix {
 };
 
 struct Product {
+    Place place;
     ProductSums* sums;
     bool left_is_in_registers;
-    u32 left_registers[LANES][4];
+    const u32* left_registers[LANES];
+    u32 left_at_start[LANES][4];
     Matrix left;
     Matrix right;
     bool accumulate;
@@ -89,6 +92,14 @@ static void check_warpgroups() {
             die("divergent warpgroup: its warps did not start the same wgmma");
         }
     }
+}
+
+// An error in what a product uses.
+[[noreturn]] static void die_of(const Product& product, const char* what) {
+    char text[200];
+    const Place& place = product.place;
+    snprintf(text, sizeof text, "wgmma at %s:%d: %s", place.file, place.line, what);
+    die(text);
 }
 
 DEV u32 bits_of(u64 word, int first, int count) {
@@ -156,10 +167,14 @@ DEV void load_left(ProductTiles& tiles, const Product& product, int first_row) {
         return;
     }
     for (int lane = 0; lane < LANES; lane++) {
+        const u32* registers = product.left_registers[lane];
+        if (memcmp(registers, product.left_at_start[lane], 4 * sizeof(u32)) != 0) {
+            die_of(product, "the left operand was overwritten before the wait");
+        }
         for (int i = 0; i < 4; i++) {
             float* pair = &tiles.left[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
-            pair[0] = bf16_lo(product.left_registers[lane][i]);
-            pair[1] = bf16_hi(product.left_registers[lane][i]);
+            pair[0] = bf16_lo(registers[i]);
+            pair[1] = bf16_hi(registers[i]);
         }
     }
 }
@@ -205,11 +220,50 @@ DEV void perform(Product& product, int warp) {
     }
 }
 
+// Registers of a lane.
+struct Registers {
+    const void* start = nullptr;
+    size_t bytes = 0;
+
+    Registers() = default;
+    template <class T, int K>
+    Registers(T (&registers)[K][4]) : start(registers), bytes(sizeof registers) {}
+};
+
+// What a lane says that a wait releases.
+struct Released {
+    Registers registers[4];
+
+    bool has(const void* address) const {
+        const char* at = static_cast<const char*>(address);
+        for (const Registers& one : registers) {
+            const char* start = static_cast<const char*>(one.start);
+            if (at >= start && at < start + one.bytes) {
+                return true;
+            }
+        }
+        return false;
+    }
+};
+
+// On a GPU the compiler may use registers that no wait names, while a product still does.
+DEV void check_released(const Product& product, Released** lanes) {
+    for (int lane = 0; lane < LANES; lane++) {
+        if (product.left_is_in_registers && !lanes[lane]->has(product.left_registers[lane])) {
+            die_of(product, "the wait for it does not name the left operand");
+        }
+        if (product.sums->products == 0 && !lanes[lane]->has(product.sums->lanes[lane])) {
+            die_of(product, "the wait for it does not name the sums");
+        }
+    }
+}
+
 // Performs the oldest `done` groups of a warp and forgets them.
-DEV void finish_products(Products& own, int done, int warp) {
+DEV void finish_products(Products& own, int done, int warp, Released** lanes) {
     const int end = own.group_end[done - 1];
     for (int i = 0; i < end; i++) {
         perform(*own.pending[i], warp);
+        check_released(*own.pending[i], lanes);
         delete own.pending[i];
     }
     own.count -= end;
@@ -264,7 +318,7 @@ DEV void check_uniform(ProductArguments** lanes) {
 }
 
 // What the last lane of a warp does.
-DEV void start_product(ProductArguments** lanes, int columns, Major major) {
+DEV void start_product(ProductArguments** lanes, int columns, Major major, const Place& place) {
     const int warp = int(current - fibers) / LANES;
     Products& own = *products[warp];
     if (!own.fenced) {
@@ -278,11 +332,13 @@ DEV void start_product(ProductArguments** lanes, int columns, Major major) {
     }
     check_uniform(lanes);
     Product* product = new Product;
+    product->place = place;
     product->sums = &sums_of(own, lanes, columns);
     product->sums->products++;
     product->left_is_in_registers = lanes[0]->left_registers != nullptr;
     for (int lane = 0; product->left_is_in_registers && lane < LANES; lane++) {
-        memcpy(product->left_registers[lane], lanes[lane]->left_registers, 4 * sizeof(u32));
+        product->left_registers[lane] = lanes[lane]->left_registers;
+        memcpy(product->left_at_start[lane], lanes[lane]->left_registers, 4 * sizeof(u32));
     }
     if (!product->left_is_in_registers) {
         product->left = decoded(lanes[0]->left, Major::K);
@@ -298,8 +354,8 @@ DEV void start_product(ProductArguments** lanes, int columns, Major major) {
 template <int N8>
 DEV void wgmma(ProductArguments own, Major major, const Place& place) {
     static_assert(N8 == 4 || N8 == 8 || N8 == 16, "N = 32, 64 or 128");
-    rendezvous(0xffffffffu, place, own, [major](ProductArguments** lanes) {
-        start_product(lanes, N8 * 8, major);
+    rendezvous(0xffffffffu, place, own, [major, &place](ProductArguments** lanes) {
+        start_product(lanes, N8 * 8, major, place);
     });
 }
 
@@ -334,11 +390,15 @@ DEV void wgmma_commit(SIMT_HERE) {
 }
 
 template <int N>
-DEV void wgmma_wait(SIMT_HERE) {
-    simt::for_warp({"wgmma_wait", file, line}, [](simt::Products& own) {
+DEV void wgmma_wait(simt::Registers first = {}, simt::Registers second = {},
+                    simt::Registers third = {}, simt::Registers fourth = {}, SIMT_HERE) {
+    simt::Released released = {{first, second, third, fourth}};
+    simt::rendezvous(0xffffffffu, {"wgmma_wait", file, line}, released,
+                     [](simt::Released** lanes) {
+        simt::Products& own = simt::own_products();
         if (own.groups > N) {
             const int warp = int(simt::current - simt::fibers) / simt::LANES;
-            simt::finish_products(own, own.groups - N, warp);
+            simt::finish_products(own, own.groups - N, warp, lanes);
         }
         own.fenced = false;
     });

@@ -148,7 +148,7 @@ flash_forward(u16* __restrict__ output, float* __restrict__ log_sums,
         if (is_seen) {
             auto scores = multiply_transposed<FORWARD_M, FORWARD_KEYS>(queries, warp_row, keys);
             if (key + FORWARD_KEYS - 1 > warp_query) {
-                mask(scores, key - warp_query);
+                mask<Rows::QUERIES>(scores, key - warp_query);
             }
             exponentiate(scores, softmax, scale * LOG2_E, [&](int m, int half, float correction) {
                 rescale(sums, m, half, correction);
@@ -248,7 +248,7 @@ flash_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
         }
         auto scores = multiply_transposed<QUERIES_M, QUERIES_KEYS>(queries, warp_row, tile_keys);
         if (next - 1 > warp_query) {
-            mask(scores, key - warp_query);
+            mask<Rows::QUERIES>(scores, key - warp_query);
         }
         auto products =
             multiply_transposed<QUERIES_M, QUERIES_KEYS>(gradients, warp_row, tile_values);
@@ -308,16 +308,8 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
         copy_rows<KEYS_QUERIES>(gradients + buffer * TILE, gradient_rows, output_stride(shape),
                                 tile.query, tokens);
     };
-    // One number for each of the first 64 threads.
-    const auto load_statistic = [&](QueryTile tile) {
-        const int query = tile.query + threadIdx.x % KEYS_QUERIES;
-        if (threadIdx.x >= 2 * KEYS_QUERIES || query >= tokens) {
-            return 0.0f;
-        }
-        if (threadIdx.x < KEYS_QUERIES) {
-            return statistics_head(log_sums, shape, sequence, tile.head)[query] * LOG2_E;
-        }
-        return statistics_head(delta, shape, sequence, tile.head)[query];
+    const auto load_own_statistic = [&](QueryTile tile) {
+        return load_statistic<KEYS_QUERIES>(log_sums, delta, shape, sequence, tile);
     };
     const auto store_statistic = [&](float statistic, int buffer) {
         if (threadIdx.x < 2 * KEYS_QUERIES) {
@@ -335,7 +327,7 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     int buffer = 0;
     copy_tile(tile, buffer);
     cp_async_commit();
-    store_statistic(load_statistic(tile), buffer);
+    store_statistic(load_own_statistic(tile), buffer);
     while (tile.head < end_head) {
         cp_async_wait<0>();
         __syncthreads();  // This tile is there, and every warp is done with the other.
@@ -345,7 +337,7 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
         if (more) {
             copy_tile(next, 1 - buffer);
             cp_async_commit();
-            next_statistic = load_statistic(next);
+            next_statistic = load_own_statistic(next);
         }
         u16* tile_queries = queries + buffer * TILE;
         u16* tile_gradients = gradients + buffer * TILE;
@@ -353,7 +345,7 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
 
         auto scores = multiply_transposed<KEYS_M, KEYS_QUERIES>(keys, warp_row, tile_queries);
         if (tile.query < warp_key + KEYS_WARP_ROWS - 1) {
-            mask_transposed(scores, warp_key - tile.query);
+            mask<Rows::KEYS>(scores, warp_key - tile.query);
         }
         auto products =
             multiply_transposed<KEYS_M, KEYS_QUERIES>(values, warp_row, tile_gradients);

@@ -119,9 +119,12 @@ DEV void store_rows(u16* head, int stride, int first, int tokens, const Sums<M, 
     store_rows<M>(head, stride, first, tokens, sums, factors);
 }
 
-// Masks the scores of queries, the rows, for keys after them, where the first key of a tile comes
-// `ahead` after the first query.
-template <int M, int N>
+// Of scores; the others are the columns.
+enum class Rows { QUERIES, KEYS };
+
+// Masks the scores of queries for keys after them, where the first key of a tile comes `ahead`
+// after the first query.
+template <Rows ROWS, int M, int N>
 DEV void mask(Sums<M, N>& scores, int ahead) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
@@ -129,23 +132,11 @@ DEV void mask(Sums<M, N>& scores, int ahead) {
         for (int n = 0; n < N / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const bool masked = ahead + n * 8 + block_column(i) > m * 16 + block_row(i);
-                scores.at[m][n][i] = masked ? LOWEST : scores.at[m][n][i];
-            }
-        }
-    }
-}
-
-// The same for transposed scores: keys are the rows.
-template <int M, int N>
-DEV void mask_transposed(Sums<M, N>& scores, int ahead) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const bool masked = ahead + m * 16 + block_row(i) > n * 8 + block_column(i);
+                const int row = m * 16 + block_row(i);
+                const int column = n * 8 + block_column(i);
+                const int query = ROWS == Rows::QUERIES ? row : column;
+                const int key = ROWS == Rows::QUERIES ? column : row;
+                const bool masked = ahead + key > query;
                 scores.at[m][n][i] = masked ? LOWEST : scores.at[m][n][i];
             }
         }
@@ -330,4 +321,18 @@ template <int QUERIES>
 DEV QueryTile tile_after(QueryTile tile, int first_key, int tokens) {
     const int query = tile.query + QUERIES;
     return query < tokens ? QueryTile{tile.head, query} : QueryTile{tile.head + 1, first_key};
+}
+
+// A number for each of the first 2 QUERIES threads: log sums in powers of two, then deltas.
+template <int QUERIES>
+DEV float load_statistic(const float* log_sums, const float* delta, const Shape& shape,
+                         int sequence, QueryTile tile) {
+    const int query = tile.query + threadIdx.x % QUERIES;
+    if (threadIdx.x >= 2 * QUERIES || query >= shape.tokens) {
+        return 0.0f;
+    }
+    if (threadIdx.x < QUERIES) {
+        return statistics_head(log_sums, shape, sequence, tile.head)[query] * LOG2_E;
+    }
+    return statistics_head(delta, shape, sequence, tile.head)[query];
 }

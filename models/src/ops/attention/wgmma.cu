@@ -170,7 +170,8 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     const int stride = qkv_stride(shape);
     const u16* query_rows = qkv_head(qkv, shape, sequence, head);
     const u16* key_rows = qkv_head(qkv, shape, sequence, key_head);
-    const u16* value_rows = qkv_head(qkv, shape, sequence, key_head + key_value_heads);
+    // Not by qkv_head, whose result would be kept: with D = 64 there is no register for it.
+    const u16* value_rows = key_rows + key_value_heads * D;
     // Tiles of keys that the block's queries see, and those that this warpgroup's see.
     const int tiles = (min(tokens, first_query + BLOCK_ROWS) - 1) / FORWARD_KEYS + 1;
     const int own_tiles = (min(tokens, group_query + WARPGROUP_ROWS) - 1) / FORWARD_KEYS + 1;
@@ -203,7 +204,7 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     const auto exponentiate_tile = [&](int tile) {
         const int key = tile * FORWARD_KEYS;
         if (key + FORWARD_KEYS - 1 > warp_query) {
-            mask(scores, key - warp_query);
+            mask<Rows::QUERIES>(scores, key - warp_query);
         }
         exponentiate(scores, softmax, scale * LOG2_E, [&](int, int half, float correction) {
             corrections[half] = correction;
@@ -211,7 +212,7 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
     };
     wgmma_fence();
     start_transposed(scores, left, keys_of(0));
-    wgmma_wait<0>();
+    wgmma_wait<0>(scores.at[0], left.at[0]);
     exponentiate_tile(0);
     Operand<1, FORWARD_KEYS> probabilities = narrowed_operand(scores);
 
@@ -222,10 +223,10 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
             start_transposed(scores, left, keys_of(tile + 1));
             start_added(sums, probabilities, values_of(tile));
             copy_beside(tile);
-            wgmma_wait<1>();
+            wgmma_wait<1>(scores.at[0], left.at[0]);
             exponentiate_tile(tile + 1);
             compute_before_wait(softmax.sum[0][0] + softmax.sum[0][1]);
-            wgmma_wait<0>();
+            wgmma_wait<0>(sums.at[0], probabilities.at[0]);
             rescale(sums, 0, 0, corrections[0]);
             rescale(sums, 0, 1, corrections[1]);
             probabilities = narrowed_operand(scores);
@@ -234,7 +235,7 @@ wgmma_forward(u16* __restrict__ output, float* __restrict__ log_sums, const u16*
             if (tile < own_tiles) {
                 wgmma_fence();
                 start_added(sums, probabilities, values_of(tile));
-                wgmma_wait<0>();
+                wgmma_wait<0>(sums.at[0], probabilities.at[0]);
             }
         }
     }
@@ -317,12 +318,12 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     const auto finish_tile = [&](int tile) {
         const int key = tile * QUERIES_KEYS;
         if (key + QUERIES_KEYS - 1 > warp_query) {
-            mask(scores, key - warp_query);
+            mask<Rows::QUERIES>(scores, key - warp_query);
         }
         score_gradients(products, scores, statistics, scale * LOG2_E);
     };
     start_tile(0);
-    wgmma_wait<0>();
+    wgmma_wait<0>(scores.at[0], left_queries.at[0], products.at[0], left_gradients.at[0]);
     finish_tile(0);
     Operand<1, QUERIES_KEYS> left = narrowed_operand(products);
 
@@ -332,17 +333,17 @@ wgmma_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
             start_tile(tile + 1);
             start_added(sums, left, keys_of(tile));
             copy_tile(tile + 2);
-            wgmma_wait<1>();
+            wgmma_wait<1>(scores.at[0], left_queries.at[0], products.at[0], left_gradients.at[0]);
             finish_tile(tile + 1);
             compute_before_wait(products);
-            wgmma_wait<0>();
+            wgmma_wait<0>(sums.at[0], left.at[0]);
             left = narrowed_operand(products);
         } else {
             copy_tile(tile + 2);
             if (tile < own_tiles) {
                 wgmma_fence();
                 start_added(sums, left, keys_of(tile));
-                wgmma_wait<0>();
+                wgmma_wait<0>(sums.at[0], left.at[0]);
             }
         }
     }
@@ -401,16 +402,8 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
                                 from.query, tokens);
         cp_async_commit();
     };
-    // One number for each of the first threads.
-    const auto load_statistic = [&](QueryTile from) {
-        const int query = from.query + threadIdx.x % KEYS_QUERIES;
-        if (threadIdx.x >= STATISTICS || query >= tokens) {
-            return 0.0f;
-        }
-        if (threadIdx.x < KEYS_QUERIES) {
-            return statistics_head(log_sums, shape, sequence, from.head)[query] * LOG2_E;
-        }
-        return statistics_head(delta, shape, sequence, from.head)[query];
+    const auto load_own_statistic = [&](QueryTile from) {
+        return load_statistic<KEYS_QUERIES>(log_sums, delta, shape, sequence, from);
     };
     const auto store_statistic = [&](int tile, float statistic) {
         if (threadIdx.x < STATISTICS) {
@@ -425,12 +418,12 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     QueryTile computed = {group * group_heads, first_key};
     QueryTile copied = computed;
     copy_tile(0, copied);
-    store_statistic(0, load_statistic(copied));
+    store_statistic(0, load_own_statistic(copied));
     wait_for_copies();
     if (tiles > 1) {
         copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
         copy_tile(1, copied);
-        store_statistic(1, load_statistic(copied));
+        store_statistic(1, load_own_statistic(copied));
     }
 
     const u64 left_keys = tile_descriptor<BLOCK_ROWS>(keys, group_row);
@@ -446,14 +439,14 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
     };
     const auto finish_tile = [&](int tile) {
         if (computed.query < warp_key + 16 - 1) {
-            mask_transposed(scores, warp_key - computed.query);
+            mask<Rows::KEYS>(scores, warp_key - computed.query);
         }
         const float* tile_statistics = statistics_of(tile);
         transposed_gradients(scores, products, tile_statistics, tile_statistics + KEYS_QUERIES,
                              scale * LOG2_E);
     };
     start_tile(0);
-    wgmma_wait<0>();
+    wgmma_wait<0>(scores.at[0], products.at[0]);
     finish_tile(0);
     Operand<1, KEYS_QUERIES> left_scores = narrowed_operand(scores);
     Operand<1, KEYS_QUERIES> left_products = narrowed_operand(products);
@@ -469,20 +462,22 @@ wgmma_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
             if (tile + 2 < tiles) {
                 copied = tile_after<KEYS_QUERIES>(copied, first_key, tokens);
                 copy_tile(tile + 2, copied);
-                statistic = load_statistic(copied);
+                statistic = load_own_statistic(copied);
             }
-            wgmma_wait<2>();
+            wgmma_wait<2>(scores.at[0], products.at[0]);
             finish_tile(tile + 1);
             compute_before_wait(products);
             store_statistic(tile + 2, statistic);
-            wgmma_wait<0>();
+            wgmma_wait<0>(value_sums.at[0], left_scores.at[0], key_sums.at[0],
+                          left_products.at[0]);
             left_scores = narrowed_operand(scores);
             left_products = narrowed_operand(products);
         } else {
             wgmma_fence();
             start_added(value_sums, left_scores, gradients_of(tile));
             start_added(key_sums, left_products, queries_of(tile));
-            wgmma_wait<0>();
+            wgmma_wait<0>(value_sums.at[0], left_scores.at[0], key_sums.at[0],
+                          left_products.at[0]);
         }
     }
     u16* dkeys = qkv_head(dqkv, shape, sequence, key_head);

@@ -12,6 +12,7 @@ use crate::ops::kernels::CudaElement;
 use crate::ops::testing::widened;
 
 /// Results of the device.
+#[derive(PartialEq)]
 struct Computed<E> {
     output: Vec<E>,
     log_sums: Vec<f32>,
@@ -113,14 +114,20 @@ const FLASH_BOUNDS: Bounds = Bounds {
 };
 
 impl Bounds {
-    fn check<E: CudaElement>(&self, memory: &Memory, kernels: &mut Attention, shape: Shape) {
-        let case = Case::<E>::new(shape);
+    fn check<E: CudaElement>(
+        &self,
+        memory: &Memory,
+        kernels: &mut Attention,
+        shape: Shape,
+    ) -> Computed<E> {
+        let case = Case::new(shape);
         let found = case.found(memory, kernels);
         let (output, log_sums) = case.exact_forward();
         let what = |name| format!("{name} of {shape:?}");
         self.output.check(&what("output"), &found.output, &output);
         self.log_sums.check_wide::<E>(&what("log sums"), &found.log_sums, &log_sums);
         self.gradient.check(&what("dqkv"), &found.dqkv, &case.exact_backward(&found));
+        found
     }
 }
 
@@ -262,11 +269,14 @@ fn flash_with_heads_of_128() {
     flash_agrees(128, Attention::new::<bf16>);
 }
 
+fn has_wgmma(device: &Cuda) -> bool {
+    device.properties().compute_capability == ComputeCapability { major: 9, minor: 0 }
+}
+
 /// On devices other than Hopper's, says what else computes.
 fn wgmma_agrees(head_width: usize) {
     let device = cuda();
-    let capability = device.properties().compute_capability;
-    if capability == (ComputeCapability { major: 9, minor: 0 }) {
+    if has_wgmma(&device) {
         return flash_agrees(head_width, Attention::wgmma::<bf16>);
     }
     let error = Attention::wgmma::<bf16>(&device, head_width).unwrap_err().to_string();
@@ -281,6 +291,21 @@ fn wgmma_with_heads_of_64() {
 #[test]
 fn wgmma_with_heads_of_128() {
     wgmma_agrees(128);
+}
+
+/// Every tile in shared memory is written several times.
+#[test]
+fn wgmma_of_long_sequences_repeats_its_bits() {
+    let memory = Memory::new();
+    if !has_wgmma(memory.device()) {
+        return;
+    }
+    for (tokens, heads, head_width) in [(520, [2, 1], 64), (1040, [1, 1], 64), (520, [1, 1], 128)] {
+        let mut kernels = Attention::wgmma::<bf16>(memory.device(), head_width).unwrap();
+        let shape = shape([1, tokens], heads, head_width);
+        let first = FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape);
+        assert!(Case::new(shape).found(&memory, &mut kernels) == first, "{shape:?}");
+    }
 }
 
 #[test]
