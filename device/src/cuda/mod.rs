@@ -11,6 +11,7 @@ pub mod cublaslt;
 pub mod cudnn;
 mod cudnn_functions;
 mod device;
+pub mod disk_cache;
 mod downloads;
 mod driver;
 mod dry;
