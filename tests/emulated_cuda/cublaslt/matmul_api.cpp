@@ -18,13 +18,14 @@ constexpr uint64_t ALGORITHM_MAGIC = 0x4d4c544d554c4154u;
 constexpr uint64_t WORKSPACE_BYTES = 32 << 10;
 constexpr uint32_t ALIGNMENT_MIN = 16;
 
+constexpr uint64_t ALGORITHMS_MAX = 8;
 // How much faster the last algorithm is than the others, with EMULATED_CUDA_ALGORITHMS.
 constexpr std::chrono::milliseconds SLOWNESS(3);
 
 // Number of algorithms for a product: EMULATED_CUDA_ALGORITHMS, or 0 where it is not set.
 static uint64_t configured_algorithms() {
     const char* text = getenv("EMULATED_CUDA_ALGORITHMS");
-    return text == nullptr ? 0 : strtoull(text, nullptr, 10);
+    return text == nullptr ? 0 : std::min<uint64_t>(strtoull(text, nullptr, 10), ALGORITHMS_MAX);
 }
 
 static uint64_t algorithm_count() {
@@ -208,8 +209,8 @@ static void use_workspace(const Workspace& workspace, const Algorithm& algorithm
 
 // The k from which an algorithm adds, which only EMULATED_CUDA_ALGORITHMS makes another than 0.
 static size_t first_k(const Problem& problem, const Algorithm& algorithm) {
-    const uint64_t count = configured_algorithms();
-    return count == 0 ? 0 : problem.k() * algorithm.position / count;
+    const bool ordered_alike = configured_algorithms() == 0;
+    return ordered_alike ? 0 : problem.k() * algorithm.position / ALGORITHMS_MAX;
 }
 
 CUDA_API cublasStatus_t cublasLtMatmul(LightHandle* handle, Descriptor* descriptor,

@@ -84,9 +84,13 @@ impl Target {
 
 impl std::fmt::Display for Target {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { device, multiprocessors, cublaslt, .. } = self;
+        let Self { device, compute_capability, multiprocessors, cublaslt } = self;
         let cublaslt = cublaslt.as_deref().unwrap_or("of an unknown version");
-        write!(formatter, "{device} ({multiprocessors} multiprocessors) with cuBLASLt {cublaslt}")
+        write!(
+            formatter,
+            "{device} ({compute_capability}, {multiprocessors} multiprocessors) with cuBLASLt \
+             {cublaslt}"
+        )
     }
 }
 
@@ -202,7 +206,9 @@ fn tuned_products(choice: &Choice) -> TunedProducts {
     let mut hasher = Hasher::new();
     for product in products {
         hasher.update(product.product.as_bytes());
-        product.algorithm.iter().for_each(|word| drop(hasher.update(&word.to_le_bytes())));
+        for word in product.algorithm {
+            hasher.update(&word.to_le_bytes());
+        }
     }
     TunedProducts {
         source: *source,
