@@ -120,6 +120,8 @@ mod ranks {
     #[test]
     fn all_ranks_use_the_algorithms_of_rank_0() {
         let flags = [&TUNED[..], &["--steps", "3"]].concat();
+        let one = Folder::new();
+        train(&one, &Folder::new(), THREE, &flags).expect(0);
         let alike = two_ranks(&Folder::new(), &flags, "NOTHING=1");
         // The second rank alone would choose its fourth algorithm.
         let second = two_ranks(&Folder::new(), &flags, "EMULATED_CUDA_ALGORITHMS=4");
@@ -128,6 +130,8 @@ mod ranks {
             assert_eq!(tuned(folder)["source"], "measured");
         }
         assert_eq!(alike.0.result(), second.0.result());
+        // The loss of each sequence has the bits of the algorithm that its rank uses.
+        assert_eq!(alike.0.losses()[0], one.losses()[0]);
     }
 
     #[test]
@@ -137,7 +141,7 @@ mod ranks {
         for (variable, said) in [
             // It has not the third algorithm, which rank 0 chooses.
             ("EMULATED_CUDA_ALGORITHMS=2", "its cuBLASLt refuses the algorithms of rank 0"),
-            ("EMULATED_CUDA_COMPUTE_CAPABILITY=80", "it has Emulated CUDA device (8.0"),
+            ("EMULATED_CUDA_NAME=Another", "it has Another (9.0"),
         ] {
             let (folder, finished) = two_ranks(&Folder::new(), &flags, variable);
             let finished = finished.expect(0).expect_stderr(&[said]);

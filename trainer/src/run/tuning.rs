@@ -144,9 +144,15 @@ impl Tuning<'_> {
         ];
         for (source, path) in files {
             let Some(path) = path else { continue };
-            let tuned = self.read(&path).filter(|tuned| tuned.target == *target);
-            if let Some(Tuned { products, .. }) = tuned.filter(|it| tuner.accepts(&it.products)) {
+            let Some(Tuned { target: found, products }) = self.read(&path) else { continue };
+            if found == *target && tuner.accepts(&products) {
                 return Ok(Choice { source, products });
+            }
+            if source == TuningSource::Folder {
+                self.warn(None, format!(
+                    "run.tune_matmul: the algorithms of the attempt before are for {found}, and \
+                     cannot be used on {target}; products are tuned anew"
+                ));
             }
         }
         let products = trainer.measure_products(&self.options.config)?;
