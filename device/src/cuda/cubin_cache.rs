@@ -1,16 +1,20 @@
 //! Compiled kernels on disk, so that only the first run on a machine waits for the compiler.
 //!
-//! A file is named by the digest of all that decides its content, and is never changed. A cache that
-//! cannot be used costs time, and is no error.
+//! A file is named by the digest of all that decides its content, and is never changed. It is
+//! written to a temporary file beside it and renamed, so that processes of one machine never see
+//! half of a file. A cache that cannot be used costs time, and is no error.
 
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher, Hasher as _};
+use std::io;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use blake3::{Hash, Hasher};
 
 use super::nvrtc::{self, Source};
-use super::{Error, Libraries, Library, disk_cache};
+use super::{Error, Libraries, Library, sealed_file};
 
 /// First bytes of every file.
 const MAGIC: &[u8; 16] = b"yardstick cubin1";
@@ -22,7 +26,7 @@ const MAGIC: &[u8; 16] = b"yardstick cubin1";
 pub fn get_or_compile(source: &Source<'_>, architecture: &str) -> Result<Vec<u8>, Error> {
     let compiler = identity(&Libraries::open_nvrtc()?.library);
     let compile = || Ok(nvrtc::compile(source, architecture)?.cubin);
-    let Some(folder) = disk_cache::folder("cubin") else { return compile() };
+    let Some(folder) = sealed_file::cache_folder("cubin") else { return compile() };
     get_or_make(&folder, key(source, architecture, &compiler), compile)
 }
 
@@ -65,12 +69,26 @@ fn get_or_make(
     make: impl FnOnce() -> Result<Vec<u8>, Error>,
 ) -> Result<Vec<u8>, Error> {
     let path = folder.join(format!("{key}.cubin"));
-    if let Ok(cubin) = disk_cache::read(&path, MAGIC) {
+    if let Some(cubin) = fs::read(&path).ok().and_then(|file| sealed_file::open(MAGIC, file)) {
         return Ok(cubin);
     }
     let cubin = make()?;
-    let _not_cached_is_no_error = disk_cache::write(&path, MAGIC, &cubin);
+    let _not_cached_is_no_error = publish(&path, &sealed_file::seal(MAGIC, &cubin));
     Ok(cubin)
+}
+
+/// Publishes a file atomically: readers see it as a whole or not at all.
+fn publish(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    // Random, because the folder may be shared by machines.
+    let number = RandomState::new().build_hasher().finish();
+    let temporary = path.with_extension(format!("{number:016x}.partial"));
+    let written = fs::write(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
 }
 
 #[cfg(test)]

@@ -9,21 +9,23 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
-use device::cuda::{ComputeCapability, Cuda, Libraries, disk_cache};
+use device::cuda::{ComputeCapability, Cuda, Libraries, sealed_file};
 use launch::bootstrap::World;
 use models::tuning::TunedProduct;
-use record::{Anomaly, TunedProducts, TuningSource};
+use record::files::{self, Mode, create_folders, regular_file};
+use record::limits::NOTE_BYTES_MAX;
+use record::{Anomaly, ExitCode, TunedProducts, TuningSource};
 use serde::{Deserialize, Serialize};
 use telemetry::Events;
 use telemetry::fact::Fact;
 
 use super::options::RunOptions;
 use super::rendezvous::{broadcast_from_rank_0, ranks_with_storage_timeout};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::step::Trainer;
 
 /// First bytes of the files.
-const MAGIC: &disk_cache::Magic = b"yardstick tuned1";
+const MAGIC: &sealed_file::Magic = b"yardstick tuned1";
 
 /// Name of the file in the folder of a run.
 const FILE_OF_RUN: &str = "tuned_products";
@@ -78,7 +80,7 @@ impl Target {
         let mut hasher = Hasher::new();
         hasher.update(format!("{self:?} {products:?}").as_bytes());
         let digest = hasher.finalize();
-        Some(disk_cache::folder("matmul")?.join(format!("{digest}.tuned")))
+        Some(sealed_file::cache_folder("matmul")?.join(format!("{digest}.tuned")))
     }
 }
 
@@ -122,7 +124,7 @@ impl Tuning<'_> {
             tuner.adopt(&choice.products);
         }
         if self.is_rank_0() {
-            self.keep(target, trainer, &choice);
+            self.keep(target, trainer, &choice)?;
             let tuned = tuned_products(&choice);
             self.events.note(sentence(&tuned));
             self.events.note_for_record(Fact::Tuned(tuned));
@@ -161,33 +163,44 @@ impl Tuning<'_> {
 
     /// Reads a file, if there is a usable one.
     fn read(&self, path: &Path) -> Option<Tuned> {
-        let parsed = disk_cache::read(path, MAGIC)
-            .and_then(|content| serde_json::from_slice(&content).map_err(Into::into));
-        let warn = |error: &std::io::Error| {
-            if error.kind() != ErrorKind::NotFound {
-                self.warn(None, format!("run.tune_matmul: {}: {error}", path.display()));
+        match regular_file::read(path, NOTE_BYTES_MAX) {
+            Ok(file) => {
+                let content = sealed_file::open(MAGIC, file);
+                let tuned = content.and_then(|content| serde_json::from_slice(&content).ok());
+                if tuned.is_none() {
+                    let path = path.display();
+                    self.warn(None, format!("run.tune_matmul: {path}: the file is damaged"));
+                }
+                tuned
             }
-        };
-        parsed.inspect_err(warn).ok()
-    }
-
-    /// Keeps the algorithms for the next attempt and for other runs.
-    fn keep(&self, target: Target, trainer: &mut Trainer<'_>, choice: &Choice) {
-        let Choice { source, products } = choice.clone();
-        let cached = trainer.tuner().and_then(|tuner| target.cached(&tuner.products()));
-        let cached = cached.filter(|_| source == TuningSource::Measured);
-        let of_run = (source != TuningSource::Folder).then(|| self.root.join(FILE_OF_RUN));
-        let content = serde_json::to_vec(&Tuned { target, products });
-        for path in [of_run, cached].into_iter().flatten() {
-            let written = match &content {
-                Ok(content) => disk_cache::write(&path, MAGIC, content),
-                Err(error) => Err(std::io::Error::other(error.to_string())),
-            };
-            if let Err(error) = written {
-                let path = path.display();
-                self.warn(None, format!("run.tune_matmul: {path}: not written: {error}"));
+            Err(error) => {
+                if error.source.kind() != ErrorKind::NotFound {
+                    self.warn(None, format!("run.tune_matmul: {error}"));
+                }
+                None
             }
         }
+    }
+
+    /// Keeps the algorithms for the next attempt, and if they are new for other runs.
+    fn keep(&self, target: Target, trainer: &mut Trainer<'_>, choice: &Choice) -> Outcome<()> {
+        let Choice { source, products } = choice.clone();
+        let cached = trainer.tuner().and_then(|tuner| target.cached(&tuner.products()));
+        let content = serde_json::to_vec(&Tuned { target, products });
+        let content = content.map_err(|error| Failure::new(ExitCode::Internal, error))?;
+        let file = sealed_file::seal(MAGIC, &content);
+        if source != TuningSource::Folder {
+            files::replace(&self.root.join(FILE_OF_RUN), &file)?;
+        }
+        if let Some(path) = cached.filter(|_| source == TuningSource::Measured) {
+            let folder = path.parent().unwrap_or(Path::new("."));
+            let written = create_folders(folder, Mode::Umask)
+                .and_then(|()| files::replace_with(&path, &file, Mode::Umask));
+            if let Err(error) = written {
+                self.warn(None, format!("run.tune_matmul: not kept for other runs: {error}"));
+            }
+        }
+        Ok(())
     }
 
     fn warn_untuned(&self, rank: Option<usize>, text: &str) {
