@@ -12,8 +12,8 @@ pub struct TunedProducts {
     pub products: usize,
     /// Number of those that use another algorithm than the first that the library offers.
     pub changed: usize,
-    /// Share by which the sum of their times is shorter than with the first algorithms, each product
-    /// computed once, when they were measured.
+    /// Percentage by which the sum of their times, each computed once, was shorter than with the
+    /// first algorithms.
     pub gain_percent: f64,
     /// BLAKE3 digest of the algorithms: runs with different ones may compute different bits.
     pub digest: String,

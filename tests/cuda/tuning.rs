@@ -1,5 +1,5 @@
-//! `run.tune_matmul` on the emulated device: algorithms that are measured once, kept, the same on all
-//! ranks, and the same bits from all of that.
+//! `run.tune_matmul` on the emulated device: algorithms that are measured once, kept, and the same
+//! on all ranks.
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 

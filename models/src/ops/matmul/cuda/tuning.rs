@@ -1,7 +1,7 @@
 //! The choice of a product's algorithm by measurement.
 //!
-//! Algorithms are timed at the first start of a product, with the operands of that start: on numbers
-//! and addresses of training, and without memory of its own.
+//! Algorithms are timed at the next start of a product, with the operands of that start: with
+//! numbers and addresses of training, and without memory of their own.
 #![allow(unsafe_code)] // starts products
 
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
