@@ -5,6 +5,7 @@ use std::ops::Range;
 use device::ViewMut;
 use half::bf16;
 
+use crate::tuning::ProductTuner;
 use crate::weights::Weights;
 use crate::{Error, Layout, Meter, Sums};
 
@@ -92,6 +93,11 @@ pub trait Model: Send + std::fmt::Debug {
     /// sentence each, for the record.
     fn fallbacks(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The tuner of this engine's products, where their algorithms can be chosen by measurement.
+    fn tuner(&mut self) -> Option<&mut dyn ProductTuner> {
+        None
     }
 
     /// The meter of this engine's ops, where it has one.

@@ -18,6 +18,7 @@ mod network;
 pub mod ops;
 pub mod presets;
 pub mod rng;
+pub mod tuning;
 mod weights;
 pub mod workload;
 

@@ -44,6 +44,7 @@ pub mod steps;
 mod straggler;
 pub mod text;
 mod trigger;
+mod tuned_products;
 mod unusable;
 
 pub use anomalies::{
@@ -80,6 +81,7 @@ pub use steps::{
 };
 pub use straggler::{CalibrationRates, Kind, Straggler};
 pub use trigger::Trigger;
+pub use tuned_products::{TunedProducts, TuningSource};
 pub use unusable::{MEASURED_STEPS_MIN, Unusable};
 
 #[cfg(test)]

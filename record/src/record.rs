@@ -25,6 +25,7 @@ use crate::sections::{
     PhaseSummary, RankRecord, Reason, Status, StepsSummary, TargetRecord, TierRecord,
     WorkloadRecord,
 };
+use crate::tuned_products::TunedProducts;
 use crate::unusable::{MEASURED_STEPS_MIN, Unusable};
 use crate::{json, seal};
 
@@ -58,6 +59,10 @@ pub struct Record {
     pub job: Option<JobRecord>,
     /// Machine and software of rank 0.
     pub environment: Environment,
+    /// Matrix products of the last attempt that were tuned; `null` without `run.tune_matmul`, and
+    /// where ranks have different GPUs.
+    #[serde(default)]
+    pub tuned_products: Option<TunedProducts>,
     /// Nodes of the last attempt, in groups that are alike, the largest group first.
     #[serde(default)]
     pub nodes: Vec<NodeGroup>,
@@ -135,6 +140,7 @@ impl Record {
             run,
             job: None,
             environment,
+            tuned_products: None,
             nodes: Vec::new(),
             ranks,
             attempts,

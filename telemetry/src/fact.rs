@@ -5,7 +5,7 @@ use std::sync::Arc;
 use record::hardware::RankHardware;
 use record::{
     CalibrationRates, Checkpoints, Environment, FlopsPerToken, JobRecord, NodeGroup, PodList,
-    RankRecord, Reason, Recovery, Status, TierRecord, Transport, WorkloadRecord,
+    RankRecord, Reason, Recovery, Status, TierRecord, Transport, TunedProducts, WorkloadRecord,
 };
 use serde_json::Value;
 
@@ -16,6 +16,8 @@ pub enum Fact {
     Begun(Box<Begun>),
     /// The state of the attempt's first step is ready.
     Resumed(Resumed),
+    /// Algorithms of matrix products were chosen by measurement.
+    Tuned(TunedProducts),
     /// Weights that the run starts with were imported from a folder.
     Imported(Value),
     /// Status of the job's pods.

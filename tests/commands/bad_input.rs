@@ -148,6 +148,10 @@ const COMMAND_LINES: &[Case] = &[
         &["train", "--set", "run.attention=plain"],
         &["run.attention = plain: expected flash with run.device = cpu"],
     ),
+    usage(
+        &["train", "--set", "run.tune_matmul=true"],
+        &["run.tune_matmul = true: expected false with run.device = cpu"],
+    ),
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),
     usage(&["train", "--threads", "100000"], &["run.threads", "100000", "1024"]),

@@ -12,3 +12,4 @@ mod hardware;
 mod libraries;
 #[cfg(feature = "mpi")]
 mod nccl;
+mod tuning;

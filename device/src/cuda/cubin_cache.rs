@@ -5,22 +5,19 @@
 //! half of a file. A cache that cannot be used costs time, and is no error.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::OsString;
 use std::fs;
 use std::hash::{BuildHasher, Hasher as _};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use blake3::{Hash, Hasher};
 
 use super::nvrtc::{self, Source};
-use super::{Error, Libraries, Library};
+use super::{Error, Libraries, Library, sealed_file};
 
-/// First bytes of every file; its number changes with the format.
+/// First bytes of every file.
 const MAGIC: &[u8; 16] = b"yardstick cubin1";
-/// Behind it the length of the machine code, 8 bytes, and its BLAKE3 digest.
-const HEADER_BYTES: usize = MAGIC.len() + 8 + blake3::OUT_LEN;
 
 /// The machine code of a source for an architecture, from the cache or else from NVRTC.
 ///
@@ -29,20 +26,8 @@ const HEADER_BYTES: usize = MAGIC.len() + 8 + blake3::OUT_LEN;
 pub fn get_or_compile(source: &Source<'_>, architecture: &str) -> Result<Vec<u8>, Error> {
     let compiler = identity(&Libraries::open_nvrtc()?.library);
     let compile = || Ok(nvrtc::compile(source, architecture)?.cubin);
-    let Some(folder) = folder(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
-    else {
-        return compile();
-    };
+    let Some(folder) = sealed_file::cache_folder("cubin") else { return compile() };
     get_or_make(&folder, key(source, architecture, &compiler), compile)
-}
-
-/// `YARDSTICK_CACHE_DIR`, or `yardstick` in the user's folder for caches.
-fn folder(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let path = |name| variable(name).map(PathBuf::from);
-    let own = || path("YARDSTICK_CACHE_DIR");
-    let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
-    let base = own().or_else(|| Some(user()?.join("yardstick")))?;
-    Some(base.join("cubin"))
 }
 
 /// Identity of the compiler: another build of one version is another compiler.
@@ -84,31 +69,12 @@ fn get_or_make(
     make: impl FnOnce() -> Result<Vec<u8>, Error>,
 ) -> Result<Vec<u8>, Error> {
     let path = folder.join(format!("{key}.cubin"));
-    if let Some(cubin) = fs::read(&path).ok().and_then(opened) {
+    if let Some(cubin) = fs::read(&path).ok().and_then(|file| sealed_file::open(MAGIC, file)) {
         return Ok(cubin);
     }
     let cubin = make()?;
-    let _not_cached_is_no_error = publish(&path, &sealed(&cubin));
+    let _not_cached_is_no_error = publish(&path, &sealed_file::seal(MAGIC, &cubin));
     Ok(cubin)
-}
-
-/// The content of a file.
-fn sealed(cubin: &[u8]) -> Vec<u8> {
-    let mut file = MAGIC.to_vec();
-    file.extend((cubin.len() as u64).to_le_bytes());
-    file.extend(blake3::hash(cubin).as_bytes());
-    file.extend(cubin);
-    file
-}
-
-/// The machine code in a file, if it is whole.
-fn opened(mut file: Vec<u8>) -> Option<Vec<u8>> {
-    let cubin = file.get(HEADER_BYTES..)?;
-    if sealed(cubin)[..HEADER_BYTES] != file[..HEADER_BYTES] {
-        return None;
-    }
-    file.drain(..HEADER_BYTES);
-    Some(file)
 }
 
 /// Publishes a file atomically: readers see it as a whole or not at all.
@@ -127,8 +93,10 @@ fn publish(path: &Path, content: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::cell::Cell;
+    use std::path::PathBuf;
+
+    use super::*;
 
     const SOURCE: Source<'_> =
         Source { name: "k.cu", text: "text", headers: &[("h", "header")], options: &["-DA"] };
@@ -223,22 +191,5 @@ mod tests {
             assert_ne!(*key, same, "{index}");
             assert!(!different[..index].contains(key), "{index}");
         }
-    }
-
-    #[test]
-    fn the_folder_is_the_one_that_was_named_or_the_user_s() {
-        let folder_with = |variables: &[(&str, &str)]| {
-            folder(&|name| {
-                let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
-                Some(value.into())
-            })
-        };
-        let home = ("HOME", "/h");
-        assert_eq!(folder_with(&[home]), Some("/h/.cache/yardstick/cubin".into()));
-        let user = ("XDG_CACHE_HOME", "/x");
-        assert_eq!(folder_with(&[home, user]), Some("/x/yardstick/cubin".into()));
-        let own = ("YARDSTICK_CACHE_DIR", "/y");
-        assert_eq!(folder_with(&[home, user, own]), Some("/y/cubin".into()));
-        assert_eq!(folder_with(&[]), None);
     }
 }

@@ -48,6 +48,17 @@ pub struct HeuristicResult {
     pub reserved: [c_int; 4],
 }
 
+impl HeuristicResult {
+    /// A place for a result.
+    pub const EMPTY: Self = Self {
+        algorithm: cublasLtMatmulAlgo_t { data: [0; 8] },
+        workspace_bytes: 0,
+        state: Status::SUCCESS,
+        waves: 0.0,
+        reserved: [0; 4],
+    };
+}
+
 function_table! {
     /// The functions that are called.
     pub struct CublasLt {
@@ -71,6 +82,16 @@ function_table! {
             *mut c_void,
             usize,
             *mut c_void,
+        ) -> Status;
+        fn cublasLtMatmulAlgoCheck(
+            cublasLtHandle_t,
+            cublasLtMatmulDesc_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t,
+            *const cublasLtMatmulAlgo_t,
+            *mut HeuristicResult,
         ) -> Status;
         fn cublasLtMatmulAlgoGetHeuristic(
             cublasLtHandle_t,
@@ -133,15 +154,17 @@ impl CublasLt {
     /// # Errors
     /// The refusal.
     pub fn check(&self, status: Status) -> Result<(), Refusal> {
-        if status == Status::SUCCESS {
-            return Ok(());
-        }
+        if status == Status::SUCCESS { Ok(()) } else { Err(self.refusal(status)) }
+    }
+
+    /// The refusal of a call that returned a status other than success.
+    pub fn refusal(&self, status: Status) -> Refusal {
         // SAFETY: it accepts every number, and returns a text of its own.
         let text = unsafe { (self.cublasLtGetStatusString)(status) };
         // SAFETY: it ends with a zero and is never changed.
         let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
         let text = text.unwrap_or_default().to_string_lossy().into_owned();
-        Err(Refusal { status, text })
+        Refusal { status, text }
     }
 }
 

@@ -157,6 +157,11 @@ accept! {
         *const c_void, cublasLtMatrixLayout_t, *mut c_void, cublasLtMatrixLayout_t,
         *const cublasLtMatmulAlgo_t, *mut c_void, usize, *mut c_void
     );
+    check_algorithm(
+        cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, *const cublasLtMatmulAlgo_t,
+        *mut HeuristicResult
+    );
     create_operation(*mut cublasLtMatmulDesc_t, c_int, c_int);
     destroy_operation(cublasLtMatmulDesc_t);
     set_operation(cublasLtMatmulDesc_t, c_int, *const c_void, usize);
@@ -198,6 +203,7 @@ pub(super) static CUBLASLT: CublasLt = CublasLt {
     cublasLtDestroy: destroy,
     cublasLtGetStatusString: describe_status,
     cublasLtMatmul: multiply,
+    cublasLtMatmulAlgoCheck: check_algorithm,
     cublasLtMatmulAlgoGetHeuristic: offer,
     cublasLtMatmulDescCreate: create_operation,
     cublasLtMatmulDescDestroy: destroy_operation,

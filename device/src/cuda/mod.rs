@@ -27,6 +27,7 @@ mod page_locked;
 mod properties;
 mod python;
 mod rejected;
+pub mod sealed_file;
 mod search;
 mod staging;
 mod stream;

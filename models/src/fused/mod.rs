@@ -16,6 +16,7 @@ pub use crate::network::{
 };
 use crate::network::{Network, Ops, ParameterRanges, Sink, Size, Source};
 use crate::ops::matmul;
+use crate::tuning::ProductTuner;
 use crate::workload::Compute;
 use crate::{
     Batch, Error, Layout, Meter, MicroBatch, Model, ModelConfig, Pass, StepSink, Sums, WeightSource,
@@ -32,6 +33,8 @@ trait AnyNetwork: Send {
     fn size(&self) -> Size;
 
     fn fallbacks(&self) -> Vec<String>;
+
+    fn tuner(&mut self) -> Option<&mut dyn ProductTuner>;
 
     fn meter(&mut self) -> &mut Meter;
 
@@ -60,6 +63,10 @@ where
 
     fn fallbacks(&self) -> Vec<String> {
         self.fallbacks()
+    }
+
+    fn tuner(&mut self) -> Option<&mut dyn ProductTuner> {
+        self.tuner()
     }
 
     fn meter(&mut self) -> &mut Meter {
@@ -168,6 +175,10 @@ impl Model for Fused {
 
     fn fallbacks(&self) -> Vec<String> {
         self.network.fallbacks()
+    }
+
+    fn tuner(&mut self) -> Option<&mut dyn ProductTuner> {
+        self.network.tuner()
     }
 
     fn meter(&mut self) -> Option<&mut Meter> {

@@ -41,6 +41,7 @@ use crate::meter::{Kind, Role};
 use crate::ops::matmul::Sums;
 use crate::ops::norm::{NormBackward, NormSaved};
 use crate::ops::work;
+use crate::tuning::ProductTuner;
 use crate::{Batch, Error, Meter, ModelConfig, Pass};
 
 /// [`crate::WeightSource`] for weights of any element.
@@ -93,6 +94,11 @@ impl<O: Ops> Network<O> {
     /// Those of the ops.
     pub(crate) fn fallbacks(&self) -> Vec<String> {
         self.ops.ops.fallbacks()
+    }
+
+    /// That of the ops.
+    pub(crate) fn tuner(&mut self) -> Option<&mut dyn ProductTuner> {
+        self.ops.ops.tuner()
     }
 
     pub(crate) fn meter(&mut self) -> &mut Meter {

@@ -15,6 +15,7 @@ use crate::ops::matmul::Sums;
 use crate::ops::norm::NormBackward;
 use crate::ops::rope::Direction;
 use crate::ops::{Affine, AffineMut, Element};
+use crate::tuning::ProductTuner;
 use crate::{Batch, Error, ModelConfig};
 
 /// The type of an op set's gradients of weights, statistics and scales.
@@ -38,6 +39,11 @@ pub(crate) trait Ops: Send + Sized {
     /// Operations that are computed in another way than usual, because a library refused them.
     fn fallbacks(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The tuner of their products, where algorithms can be chosen.
+    fn tuner(&mut self) -> Option<&mut dyn ProductTuner> {
+        None
     }
 
     /// Brings the tokens of a micro-batch to the device: before everything else on it.

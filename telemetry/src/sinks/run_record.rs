@@ -285,6 +285,7 @@ impl Running {
             }
             Fact::Ranks(ranks) => self.replace_ranks(ranks),
             Fact::Calibration(all) => self.sniffed = all,
+            Fact::Tuned(products) => record.tuned_products = Some(products),
             Fact::MatmulRate(rate) => self.reference.matmul_flops_per_second = Some(rate),
             Fact::Weights(digest) => self.weights = Some(digest),
             Fact::Saves(Saves { tiers, figures }) => {

@@ -1,8 +1,10 @@
 // The heuristic and the product.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "../cuda_abi.h"
 #include "../emulated_cuda.h"
@@ -16,12 +18,28 @@ constexpr uint64_t ALGORITHM_MAGIC = 0x4d4c544d554c4154u;
 constexpr uint64_t WORKSPACE_BYTES = 32 << 10;
 constexpr uint32_t ALIGNMENT_MIN = 16;
 
+constexpr uint64_t ALGORITHMS_MAX = 8;
+// How much faster the last algorithm is than the others, with EMULATED_CUDA_ALGORITHMS.
+constexpr std::chrono::milliseconds SLOWNESS(3);
+
+// Number of algorithms for a product: EMULATED_CUDA_ALGORITHMS, or 0 where it is not set.
+static uint64_t configured_algorithms() {
+    const char* text = getenv("EMULATED_CUDA_ALGORITHMS");
+    return text == nullptr ? 0 : std::min<uint64_t>(strtoull(text, nullptr, 10), ALGORITHMS_MAX);
+}
+
+static uint64_t algorithm_count() {
+    const uint64_t configured = configured_algorithms();
+    return configured == 0 ? 2 : configured;
+}
+
 static Algorithm algorithm_for(const Problem& problem, const Preference& preference,
-                               uint64_t workspace_bytes) {
+                               uint64_t position, uint64_t workspace_bytes) {
     Algorithm algorithm = {};
     algorithm.magic = ALGORITHM_MAGIC;
     algorithm.problem = problem.key();
     algorithm.workspace_bytes = workspace_bytes;
+    algorithm.position = position;
     memcpy(algorithm.alignment, preference.alignment, sizeof algorithm.alignment);
     return algorithm;
 }
@@ -59,7 +77,16 @@ static bool is_named(const char* variable, const Problem& problem) {
     return refused != nullptr && own == refused;
 }
 
-// The first algorithm uses a workspace if there may be one, the second none.
+static HeuristicResult result_for(const Algorithm& algorithm) {
+    HeuristicResult result = {};
+    result.algorithm = algorithm;
+    result.workspace_bytes = algorithm.workspace_bytes;
+    result.state = CUBLAS_STATUS_SUCCESS;
+    result.waves = 1.0f;
+    return result;
+}
+
+// The first algorithm uses a workspace if there may be one, the others none.
 CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     LightHandle* handle, Descriptor* descriptor, Layout* a, Layout* b, Layout* c, Layout* d,
     Preference* preference, int requested, HeuristicResult* results, int* returned) {
@@ -79,17 +106,42 @@ CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
         is_named("EMULATED_CUDA_REFUSE_PRODUCT", problem)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    for (const uint64_t workspace : {WORKSPACE_BYTES, uint64_t(0)}) {
+    for (uint64_t position = 0; position < algorithm_count(); position++) {
+        const uint64_t workspace = position == 0 ? WORKSPACE_BYTES : 0;
         if (workspace > preference->workspace_max || *returned == requested) {
             continue;
         }
-        HeuristicResult& result = results[(*returned)++];
-        result = {};
-        result.algorithm = algorithm_for(problem, *preference, workspace);
-        result.workspace_bytes = workspace;
-        result.state = CUBLAS_STATUS_SUCCESS;
-        result.waves = 1.0f;
+        const Algorithm algorithm = algorithm_for(problem, *preference, position, workspace);
+        results[(*returned)++] = result_for(algorithm);
     }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// Whether an algorithm was chosen for this problem, by this version of the library.
+static bool algorithm_suits(const Algorithm& algorithm, const Problem& problem) {
+    return algorithm.magic == ALGORITHM_MAGIC && algorithm.problem == problem.key() &&
+           algorithm.position < algorithm_count();
+}
+
+CUDA_API cublasStatus_t cublasLtMatmulAlgoCheck(LightHandle* handle, Descriptor* descriptor,
+                                                Layout* a, Layout* b, Layout* c, Layout* d,
+                                                const Algorithm* algorithm,
+                                                HeuristicResult* result) {
+    const bool missing = handle == nullptr || descriptor == nullptr || a == nullptr ||
+                         b == nullptr || c == nullptr || d == nullptr || algorithm == nullptr ||
+                         result == nullptr;
+    if (missing) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    const Problem problem = {*descriptor, *a, *b, *c, *d};
+    const cublasStatus_t status = check(problem);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return status;
+    }
+    if (!algorithm_suits(*algorithm, problem)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    *result = result_for(*algorithm);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -155,6 +207,12 @@ static void use_workspace(const Workspace& workspace, const Algorithm& algorithm
     }
 }
 
+// The k from which an algorithm adds, which only EMULATED_CUDA_ALGORITHMS makes another than 0.
+static size_t first_k(const Problem& problem, const Algorithm& algorithm) {
+    const bool ordered_alike = configured_algorithms() == 0;
+    return ordered_alike ? 0 : problem.k() * algorithm.position / ALGORITHMS_MAX;
+}
+
 CUDA_API cublasStatus_t cublasLtMatmul(LightHandle* handle, Descriptor* descriptor,
                                        const void* alpha, const void* a, Layout* a_layout,
                                        const void* b, Layout* b_layout, const void* beta,
@@ -177,19 +235,22 @@ CUDA_API cublasStatus_t cublasLtMatmul(LightHandle* handle, Descriptor* descript
                                a, b, c, d};
     const Workspace workspace = {workspace_pointer, workspace_bytes};
     const Algorithm chosen = *algorithm;
-    const bool suits = chosen.magic == ALGORITHM_MAGIC && chosen.problem == problem.key();
-    if (!suits || !operands_aligned(operands, chosen) || !epilogue_pointers_valid(problem) ||
-        !workspace_valid(workspace, chosen)) {
+    if (!algorithm_suits(chosen, problem) || !operands_aligned(operands, chosen) ||
+        !epilogue_pointers_valid(problem) || !workspace_valid(workspace, chosen)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (is_named("EMULATED_CUDA_REFUSE_START", problem)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     check_memory(problem, operands, workspace);
+    const bool slow = chosen.position + 1 < configured_algorithms();
     const CUresult submitted = emulated_cuda_enqueue(stream, "cublasLtMatmul", [=] {
         check_memory(problem, operands, workspace);
         use_workspace(workspace, chosen);
-        multiply(problem, operands);
+        if (slow) {
+            std::this_thread::sleep_for(SLOWNESS);
+        }
+        multiply(problem, operands, first_k(problem, chosen));
     });
     return submitted == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }

@@ -74,9 +74,12 @@ struct Tile {
     float at[TILE_COLS][TILE_ROWS];
 };
 
-static void multiply_panels(Tile& tile, const float* a, const float* b, size_t k_count) {
-    FloatVector sums[TILE_COLS][2] = {};
-    for (size_t k = 0; k < k_count; k++) {
+using Sums = FloatVector[TILE_COLS][2];
+
+// Inlined, so that the sums stay in registers.
+[[gnu::always_inline]] static inline void add_products(Sums& sums, const float* a, const float* b,
+                                                       size_t k_first, size_t k_end) {
+    for (size_t k = k_first; k < k_end; k++) {
         const FloatVector low = *reinterpret_cast<const FloatVector*>(a + k * TILE_ROWS);
         const FloatVector high = *reinterpret_cast<const FloatVector*>(a + k * TILE_ROWS + VECTOR);
 #pragma GCC unroll 6
@@ -86,6 +89,13 @@ static void multiply_panels(Tile& tile, const float* a, const float* b, size_t k
             sums[column][1] += high * factor;
         }
     }
+}
+
+static void multiply_panels(Tile& tile, const float* a, const float* b, size_t k_count,
+                            size_t first_k) {
+    Sums sums = {};
+    add_products(sums, a, b, first_k, k_count);
+    add_products(sums, a, b, 0, first_k);
     memcpy(&tile, sums, sizeof tile);
 }
 
@@ -151,7 +161,7 @@ static Side<float> side(const float* elements, const Layout& layout, bool k_is_r
 }
 
 template <class In, class Out>
-static void multiply_typed(const Problem& problem, const Operands& operands) {
+static void multiply_typed(const Problem& problem, const Operands& operands, size_t first_k) {
     const bool a_k_is_row = problem.descriptor.transa != CUBLAS_OP_N;
     const bool b_k_is_row = problem.descriptor.transb == CUBLAS_OP_N;
     const Side<In> a = side(static_cast<const In*>(operands.a), problem.a, a_k_is_row);
@@ -170,20 +180,20 @@ static void multiply_typed(const Problem& problem, const Operands& operands) {
             pack(a_panel.get(), a, row, count, TILE_ROWS, k);
             for (size_t column = block; column < block_end; column += TILE_COLS) {
                 Tile tile;
-                multiply_panels(tile, a_panel.get(), &b_panels[(column - block) * k], k);
+                multiply_panels(tile, a_panel.get(), &b_panels[(column - block) * k], k, first_k);
                 store_tile<Out>(problem, operands, tile, row, column);
             }
         }
     }
 }
 
-void multiply(const Problem& problem, const Operands& operands) {
+void multiply(const Problem& problem, const Operands& operands, size_t first_k) {
     if (problem.a.type == CUDA_R_32F) {
-        multiply_typed<float, float>(problem, operands);
+        multiply_typed<float, float>(problem, operands, first_k);
     } else if (problem.d.type == CUDA_R_32F) {
-        multiply_typed<uint16_t, float>(problem, operands);
+        multiply_typed<uint16_t, float>(problem, operands, first_k);
     } else {
-        multiply_typed<uint16_t, uint16_t>(problem, operands);
+        multiply_typed<uint16_t, uint16_t>(problem, operands, first_k);
     }
 }
 

@@ -116,7 +116,9 @@ struct Algorithm {
     uint64_t problem;
     uint64_t workspace_bytes;
     uint32_t alignment[4];
-    uint64_t reserved[3];
+    // Position in the order of the heuristic, from 0.
+    uint64_t position;
+    uint64_t reserved[2];
 };
 static_assert(sizeof(Algorithm) == 64);
 

@@ -1,5 +1,6 @@
 // What the driver says of itself and of devices.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -97,7 +98,9 @@ CUDA_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 CUDA_API CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
     const CUresult checked = check_device(device);
     if (checked == CUDA_SUCCESS) {
-        snprintf(name, size_t(length), "Emulated CUDA device");
+        const char* configured = getenv("EMULATED_CUDA_NAME");
+        snprintf(name, size_t(length), "%s",
+                 configured == nullptr ? "Emulated CUDA device" : configured);
     }
     return checked;
 }

@@ -98,6 +98,9 @@ pub struct RunConfig {
     pub device: Device,
     /// Implementation of attention on a CUDA device.
     pub attention: AttentionBackend,
+    /// Chooses the algorithms of matrix products on a CUDA device by measurement, not by the
+    /// library's estimate.
+    pub tune_matmul: bool,
     /// Compute threads of each rank; 0 divides the available cores among the ranks that share them.
     pub threads: usize,
     /// Sharded optimizer (ZeRO-1): each rank holds and updates the state of its own parts only.
@@ -130,6 +133,7 @@ impl Default for RunConfig {
             engine: Engine::default(),
             device: Device::default(),
             attention: AttentionBackend::default(),
+            tune_matmul: false,
             threads: 0,
             shard_optimizer: false,
             recompute: None,
@@ -497,6 +501,9 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     let attention = settings.run.attention;
     if attention != AttentionBackend::Flash && settings.run.device != Device::Cuda {
         return Err(invalid("run.attention", attention, "flash with run.device = cpu"));
+    }
+    if settings.run.tune_matmul && settings.run.device != Device::Cuda {
+        return Err(invalid("run.tune_matmul", true, "false with run.device = cpu"));
     }
     let needs_bf16 = matches!(attention, AttentionBackend::Cudnn | AttentionBackend::Wgmma);
     if needs_bf16 && compute != Compute::Bf16 {

@@ -19,6 +19,7 @@ mod stop_request;
 mod together;
 mod tracing;
 mod transports;
+mod tuning;
 mod watchdog;
 
 use std::mem::ManuallyDrop;

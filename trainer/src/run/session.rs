@@ -33,6 +33,7 @@ use super::stop_request::StopPoint;
 use super::together::Together;
 use super::tracing::Tracing;
 use super::transports::TransportProbe;
+use super::tuning::Tuning;
 use super::watchdog::Watchdog;
 use crate::checkpoints::open::open;
 use crate::checkpoints::{Checkpointer, tiers};
@@ -345,7 +346,7 @@ impl<'run> Session<'run> {
     ) -> Outcome<StopReason> {
         let config = &self.options.config;
         let events = telemetry.events();
-        let resumed = self.resume(trainer, checkpointer)?;
+        let resumed = self.resume(events, trainer, checkpointer)?;
         start.restored();
         let trainer = trainer.as_mut().expect("resumed");
         if let Prepared::Attempt { committed: Some(committed), .. } = &self.prepared {
@@ -495,10 +496,11 @@ impl<'run> Session<'run> {
     /// has known of a checkpoint then, so nothing is lost if the run starts again.
     fn resume<'session>(
         &'session self,
+        events: &Events,
         trainer: &mut Option<Trainer<'session>>,
         checkpointer: &mut Checkpointer,
     ) -> Outcome<Option<u64>> {
-        let first = trainer.insert(self.trainer()?);
+        let first = trainer.insert(self.trainer(events)?);
         checkpointer.attach(first);
         let failure = match checkpointer.resume(first) {
             Err(failure) if self.may_start_again(&failure) => failure,
@@ -506,7 +508,7 @@ impl<'run> Session<'run> {
         };
         checkpointer.warn(None, format!("starts again at step 1: {failure}"));
         *trainer = None; // what a failed restore leaves of the state is unspecified
-        let again = trainer.insert(self.trainer()?);
+        let again = trainer.insert(self.trainer(events)?);
         checkpointer.attach(again);
         checkpointer.start_copies(again)?;
         Ok(None)
@@ -520,12 +522,20 @@ impl<'run> Session<'run> {
         }
     }
 
-    fn trainer(&self) -> Outcome<Trainer<'_>> {
+    fn trainer(&self, events: &Events) -> Outcome<Trainer<'_>> {
         let collective = self.backend.collective();
         let injections = &self.options.injections;
         let injector = Injector::new(injections, collective.rank(), self.number());
         let config = &self.options.config;
-        Trainer::new(config, &self.source, &self.device, collective, injector)
+        let mut trainer = Trainer::new(config, &self.source, &self.device, collective, injector)?;
+        if let Device::Cuda(device) = &self.device
+            && config.settings.run.tune_matmul
+        {
+            let Self { options, world, .. } = self;
+            let root = self.folder.root();
+            Tuning { options, world, device, root, events }.apply(&mut trainer)?;
+        }
+        Ok(trainer)
     }
 
     /// Returns whether there is no usable checkpoint, and no attempt has known of one.

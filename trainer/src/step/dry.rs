@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use collectives::Single;
 use device::cuda::{Cuda, Launched};
-use device::{Allocator, Device, ViewMut};
+use device::{Allocator, Device};
 use models::meter::{Count, Kind, Op, Role};
 use models::ops::{step, work};
-use models::rng::{Purpose, Stream};
-use models::{Batch, Layout, Meter, Pass, StepSink, Sums};
+use models::{Batch, Meter, Sums};
 
 use super::build::{Allocated, Allocators, allocate, batch_plan};
-use super::gradients::Gradients;
 use super::optimizer::Optimizer;
+use super::unreduced::{UnreducedSink, random_tokens};
 use crate::config::Config;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
@@ -56,7 +55,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
         let batch = Batch { inputs: &tokens, targets: &tokens };
         let sums = if index == 0 { Sums::Write } else { Sums::Add };
         let layout = &state.layout;
-        let mut sink = Sink { gradients: &mut gradients, layout };
+        let mut sink = UnreducedSink { gradients: &mut gradients, layout };
         let loss = scalars.views_mut().loss;
         model.train(&mut state.engine_weights(), batch, 1.0, sums, loss, &mut sink)?;
     }
@@ -80,26 +79,4 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
         counts.extend(meter.counts());
     }
     Ok(DryStep { tokens: (accumulation * micro_batch.rows()) as u64, counts, launched })
-}
-
-/// Token ids that are all as likely: how many differ decides what the embedding moves.
-fn random_tokens(count: usize, vocabulary: usize) -> Vec<u32> {
-    let stream = Stream::new(1, Purpose::Test);
-    (0..count as u64).map(|index| stream.below(index, vocabulary as u64) as u32).collect()
-}
-
-/// Hands out gradients, and reduces none.
-struct Sink<'a> {
-    gradients: &'a mut Gradients,
-    layout: &'a Layout,
-}
-
-impl StepSink for Sink<'_> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
-        self.gradients.flat_mut().slice(self.layout.segments()[segment].range.clone())
-    }
-
-    fn complete(&mut self, _segment: usize) {}
-
-    fn enter(&mut self, _pass: Pass) {}
 }

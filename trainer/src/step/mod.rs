@@ -17,6 +17,8 @@ pub(crate) mod shard;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
+mod tuning;
+mod unreduced;
 mod update_health;
 mod weights;
 

@@ -49,7 +49,9 @@ fn properties(side: &Side) -> Properties {
         flatten("environment", &json!(record.environment), &mut properties);
         flatten("run", &record.run, &mut properties);
         flatten("job", &json!(record.job), &mut properties);
-        let Record { collectives, tiers, .. } = record;
+        let Record { collectives, tiers, tuned_products, .. } = record;
+        let algorithms = tuned_products.as_ref().map(|products| &products.digest);
+        flatten("tuned_products.digest", &json!(algorithms), &mut properties);
         let libraries = collectives.iter().filter_map(|collectives| collectives.library.as_ref());
         for library in libraries {
             flatten("collectives.library", &json!(library), &mut properties);

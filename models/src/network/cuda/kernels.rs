@@ -1,5 +1,7 @@
 //! The compiled kernels and planned products of a network.
 
+use std::collections::BTreeSet;
+
 use device::cuda::{Cuda, Error};
 
 use super::tokens::TokenSender;
@@ -14,11 +16,12 @@ use crate::ops::embedding::cuda::Embedding;
 use crate::ops::gelu::cuda::Gelu;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Shape;
-use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, LinearProducts};
+use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, LinearProducts, Product};
 use crate::ops::norm::{NormKernels, NormShape};
 use crate::ops::rope::cuda::Rope;
 use crate::ops::row_sums::cuda::ColumnSums;
 use crate::ops::swiglu::cuda::SwiGlu;
+use crate::tuning::{ProductTuner, TunedProduct};
 
 /// Everything that computes.
 #[derive(Debug)]
@@ -100,6 +103,60 @@ impl Kernels {
 
     pub(super) fn llama(&self) -> &LlamaKernels {
         self.llama.as_ref().unwrap_or_else(|| unreachable!("only Llama has RoPE and SwiGLU"))
+    }
+}
+
+/// The library, and all products that it computes.
+struct Products<'a> {
+    blas: &'a Blas,
+    all: Vec<&'a mut Product>,
+}
+
+impl Kernels {
+    fn all_products(&mut self) -> Products<'_> {
+        let Self { blas, products, head, .. } = self;
+        let head = std::iter::once(&mut head.whole).chain(&mut head.rest);
+        let all = products.iter_mut().chain(head).flat_map(LinearProducts::products);
+        Products { blas, all: all.collect() }
+    }
+}
+
+impl ProductTuner for Kernels {
+    fn products(&mut self) -> Vec<String> {
+        let all = self.all_products().all;
+        let described: BTreeSet<String> = all.into_iter().map(|product| product.key()).collect();
+        described.into_iter().collect()
+    }
+
+    fn begin(&mut self) -> Result<(), crate::Error> {
+        let Products { blas, all } = self.all_products();
+        Ok(all.into_iter().try_for_each(|product| product.begin_tuning(blas))?)
+    }
+
+    fn measured(&mut self) -> Vec<TunedProduct> {
+        let mut found: Vec<TunedProduct> = Vec::new();
+        for tuned in self.all_products().all.into_iter().filter_map(Product::take_measured) {
+            if found.iter().all(|other| other.product != tuned.product) {
+                found.push(tuned);
+            }
+        }
+        found
+    }
+
+    fn accepts(&mut self, tuned: &[TunedProduct]) -> bool {
+        let Products { blas, all } = self.all_products();
+        let is_accepted =
+            |product: &&mut Product| tuned.iter().any(|tuned| product.accepts_tuned(blas, tuned));
+        all.iter().all(is_accepted)
+    }
+
+    fn adopt(&mut self, tuned: &[TunedProduct]) {
+        for product in self.all_products().all {
+            let key = product.key();
+            if let Some(tuned) = tuned.iter().find(|tuned| tuned.product == key) {
+                product.adopt(tuned);
+            }
+        }
     }
 }
 

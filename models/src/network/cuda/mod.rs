@@ -29,6 +29,7 @@ use crate::ops::matmul::cuda::Extras;
 use crate::ops::norm::NormBackward;
 use crate::ops::rope::Direction;
 use crate::ops::{Affine, AffineMut, Element};
+use crate::tuning::ProductTuner;
 use crate::{Batch, Error, ModelConfig};
 
 /// Ops of a CUDA device, with their workspaces.
@@ -111,6 +112,10 @@ impl<E: CudaElement> Ops for CudaOps<E> {
             Some(format!("{}: {}", linear.role().name(), products.fallback()?))
         });
         fallbacks.collect()
+    }
+
+    fn tuner(&mut self) -> Option<&mut dyn ProductTuner> {
+        self.kernels.as_mut().map(|kernels| kernels as &mut dyn ProductTuner)
     }
 
     fn begin(&mut self, batch: Batch<'_>) -> Result<(), Error> {

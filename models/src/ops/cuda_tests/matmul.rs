@@ -7,6 +7,7 @@ use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::cuda::{AddBias, Blas, Epilogue, Epilogues, Extras, LinearProducts};
 use crate::ops::matmul::{self, Shape, Sums};
+use crate::tuning::TunedProduct;
 
 /// One row, and rows and columns that fill no tile.
 const SHAPES: [Shape; 2] =
@@ -197,6 +198,40 @@ fn forward_with_gelu() {
 fn backward() {
     backward_agrees::<f32>();
     backward_agrees::<bf16>();
+}
+
+/// The library's algorithms are timed at the next start and used when they are adopted; what is of
+/// another product or no algorithm is not accepted.
+#[test]
+fn tuning() {
+    let memory = Memory::new();
+    let mut blas = blas(&memory);
+    let [other, shape] = SHAPES;
+    let case = Case::<f32>::new(shape);
+    let Operands { x, weight, .. } = &Operands::new(&memory, &case);
+    let mut layer = layer::<f32>(&blas, shape, Epilogue::None, Epilogue::None);
+    let mut other = self::layer::<f32>(&blas, other, Epilogue::None, Epilogue::None);
+    let [forward, ..] = layer.products();
+    forward.begin_tuning(&blas).unwrap();
+    assert!(forward.take_measured().is_none(), "nothing was computed");
+    let exact = case.exact_forward(false, matmul::Epilogue::Store);
+    for what in ["measured", "adopted"] {
+        let mut y = memory.unwritten::<f32>(case.dy.exact.len());
+        let extras = Extras::default();
+        layer.forward(&mut blas, y.view_mut(), x.view(), weight.view(), extras).unwrap();
+        NARROW.check(what, &memory.download(&y), &exact);
+        let [forward, ..] = layer.products();
+        let Some(tuned) = forward.take_measured() else {
+            assert_eq!(what, "adopted", "algorithms are measured once");
+            continue;
+        };
+        assert!(tuned.chosen_ns > 0 && tuned.chosen_ns <= tuned.first_ns, "{tuned:?}");
+        assert!(forward.accepts_tuned(&blas, &tuned));
+        assert!(!other.products()[0].accepts_tuned(&blas, &tuned), "another shape");
+        let unknown = TunedProduct { algorithm: [u64::MAX; 8], ..tuned.clone() };
+        assert!(!forward.accepts_tuned(&blas, &unknown));
+        forward.adopt(&tuned);
+    }
 }
 
 /// Where no epilogue adds it. More rows than the largest grid computes in one pass.

@@ -111,6 +111,11 @@ impl LinearProducts {
         Ok(Self { shape, epilogues, forward, input, weight, gelu, bias, fallback })
     }
 
+    /// All of its products.
+    pub(crate) fn products(&mut self) -> [&mut Product; 3] {
+        [&mut self.forward, &mut self.input, &mut self.weight]
+    }
+
     /// Parts of epilogues that the library refused, if there are any.
     pub(crate) fn fallback(&self) -> Option<&Fallback> {
         self.fallback.as_ref()

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // calls cuBLASLt with addresses
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 
 use cudarc::cublaslt::sys::{
     cublasLtEpilogue_t, cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t as Attribute,
@@ -14,6 +13,7 @@ use device::cuda::{Cuda, Error, Libraries, Library};
 use device::{Allocator, DeviceBuffer};
 
 use super::descriptors::{Handle, Layout, Operation, Preference};
+use super::tuning::Tuning;
 
 /// Workspace of algorithms: as much as NVIDIA advises for Hopper; other GPUs need less.
 const WORKSPACE_BYTES: usize = 32 << 20;
@@ -147,13 +147,14 @@ impl Blas {
 /// A product of one shape.
 #[derive(Debug)]
 pub(crate) struct Product {
-    shape: ProductShape,
-    epilogue: Epilogue,
+    pub(super) shape: ProductShape,
+    pub(super) epilogue: Epilogue,
     operation: Operation,
     a: Layout,
     b: Layout,
     d: Layout,
-    algorithm: cublasLtMatmulAlgo_t,
+    pub(super) algorithm: cublasLtMatmulAlgo_t,
+    pub(super) tuning: Tuning,
 }
 
 impl Product {
@@ -168,42 +169,81 @@ impl Product {
 
     fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Refusal> {
         let library = blas.handle.library;
-        let mut operation = operation(library, &shape, epilogue)?;
-        // Heuristics may depend on the alignment of the epilogue's pointers: it is the least.
-        let placeholder = blas.workspace.view().cuda_address() + u64::from(ALIGNMENT_BYTES);
-        // SAFETY: nothing is computed with them: `start` sets those of each product.
-        unsafe { set_pointers(&mut operation, epilogue, placeholder, placeholder) }?;
+        let operation = operation(library, &shape, epilogue)?;
         let ProductShape { m, n, k, factors, .. } = shape;
         let (a_rows, a_columns) = if shape.a_is_transposed { (k, m) } else { (m, k) };
         let (b_rows, b_columns) = if shape.b_is_transposed { (n, k) } else { (k, n) };
         let a = Layout::new(library, factors, a_rows, a_columns, shape.a_stride)?;
         let b = Layout::new(library, factors, b_rows, b_columns, shape.b_stride)?;
         let d = Layout::new(library, shape.product, m, n, shape.d_stride)?;
+        let algorithm = cublasLtMatmulAlgo_t { data: [0; 8] };
+        let tuning = Tuning::default();
+        let mut product = Self { shape, epilogue, operation, a, b, d, algorithm, tuning };
+        let [first, ..] = product.offered(blas, 1)?[..] else {
+            return Err(library.refusal(Status::NOT_SUPPORTED));
+        };
+        product.algorithm = first;
+        Ok(product)
+    }
+
+    /// At most so many of the algorithms that the library offers, best first by its own estimate.
+    pub(super) fn offered(
+        &mut self,
+        blas: &Blas,
+        algorithms_max: usize,
+    ) -> Result<Vec<cublasLtMatmulAlgo_t>, Refusal> {
+        let library = blas.handle.library;
+        // Heuristics may depend on the alignment of the epilogue's pointers: it is the least.
+        let placeholder = blas.workspace.view().cuda_address() + u64::from(ALIGNMENT_BYTES);
+        // SAFETY: nothing is computed with them: `start` sets those of each product.
+        unsafe { set_pointers(&mut self.operation, self.epilogue, placeholder, placeholder) }?;
         let preference = preference(library, blas.workspace.len())?;
-        let mut found = MaybeUninit::<HeuristicResult>::uninit();
+        let mut found = vec![HeuristicResult::EMPTY; algorithms_max];
         let mut count: c_int = 0;
-        // SAFETY: all descriptors are alive; it writes at most one result, and one number.
+        // SAFETY: all descriptors are alive; it writes at most as many results as there is room
+        // for, and one number.
         library.check(unsafe {
             (library.cublasLtMatmulAlgoGetHeuristic)(
                 blas.handle.pointer,
-                operation.pointer,
-                a.pointer,
-                b.pointer,
-                d.pointer,
-                d.pointer,
+                self.operation.pointer,
+                self.a.pointer,
+                self.b.pointer,
+                self.d.pointer,
+                self.d.pointer,
                 preference.pointer,
-                1,
+                found.len() as c_int,
                 found.as_mut_ptr(),
                 &raw mut count,
             )
         })?;
-        if count == 0 {
-            library.check(Status::NOT_SUPPORTED)?;
+        found.truncate(count.unsigned_abs() as usize);
+        if let Some(first) = found.first() {
+            library.check(first.state)?;
         }
-        // SAFETY: it wrote one result.
-        let HeuristicResult { algorithm, state, .. } = unsafe { found.assume_init() };
-        library.check(state)?;
-        Ok(Self { shape, epilogue, operation, a, b, d, algorithm })
+        found.retain(|result| library.check(result.state).is_ok());
+        Ok(found.into_iter().map(|result| result.algorithm).collect())
+    }
+
+    /// Returns whether the library computes this product by an algorithm, which may be of an
+    /// earlier process.
+    pub(super) fn accepts(&self, blas: &Blas, algorithm: &cublasLtMatmulAlgo_t) -> bool {
+        let library = blas.handle.library;
+        let mut result = HeuristicResult::EMPTY;
+        // SAFETY: all descriptors are alive; it writes one result.
+        let checked = library.check(unsafe {
+            (library.cublasLtMatmulAlgoCheck)(
+                blas.handle.pointer,
+                self.operation.pointer,
+                self.a.pointer,
+                self.b.pointer,
+                self.d.pointer,
+                self.d.pointer,
+                algorithm,
+                &raw mut result,
+            )
+        });
+        let fits = result.workspace_bytes <= blas.workspace.len();
+        checked.and_then(|()| library.check(result.state)).is_ok() && fits
     }
 
     /// What the library computes of the epilogue.
@@ -218,13 +258,32 @@ impl Product {
     /// uses. Nothing that is written overlaps anything else, except that `added` may be `d`.
     pub(crate) unsafe fn run(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Error> {
         blas.device.bind()?;
+        if self.tuning.is_due() {
+            // SAFETY: as this function.
+            unsafe { self.measure(blas, operands) }?;
+        }
         blas.device.count_launch(self.shape.moved_bytes(self.epilogue, operands.added != 0));
+        let algorithm = self.algorithm;
         // SAFETY: as this function.
-        let started = unsafe { self.start(blas, operands) };
-        started.map_err(|refusal| refused("starting", &self.shape, self.epilogue, &refusal))
+        unsafe { self.start(blas, operands, &algorithm) }
+            .map_err(|refusal| self.refused("starting", &refusal))
     }
 
-    unsafe fn start(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Refusal> {
+    /// The error of a refusal while doing something with this product.
+    pub(super) fn refused(&self, doing: &'static str, refusal: &Refusal) -> Error {
+        refused(doing, &self.shape, self.epilogue, refusal)
+    }
+
+    /// Starts the product by an algorithm.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run).
+    pub(super) unsafe fn start(
+        &mut self,
+        blas: &mut Blas,
+        operands: Operands,
+        algorithm: &cublasLtMatmulAlgo_t,
+    ) -> Result<(), Refusal> {
         let Operands { a, b, added, d, bias, before_gelu } = operands;
         // SAFETY: as this function.
         unsafe { set_pointers(&mut self.operation, self.epilogue, bias, before_gelu) }?;
@@ -250,7 +309,7 @@ impl Product {
                 self.d.pointer,
                 d as *mut c_void,
                 self.d.pointer,
-                &raw const self.algorithm,
+                algorithm,
                 workspace as *mut c_void,
                 blas.workspace.len(),
                 blas.device.compute().handle(),
@@ -336,7 +395,7 @@ fn preference(library: &'static CublasLt, workspace_bytes: usize) -> Result<Pref
 }
 
 /// A product as in `m = 8, n = 4, k = 16, CUDA_R_16BF with the epilogue Bias`.
-fn described(shape: &ProductShape, epilogue: Epilogue) -> String {
+pub(super) fn described(shape: &ProductShape, epilogue: Epilogue) -> String {
     let ProductShape { m, n, k, a_is_transposed, b_is_transposed, factors, product, .. } = shape;
     let operation = |is_transposed| if is_transposed { "T" } else { "N" };
     let [a, b] = [*a_is_transposed, *b_is_transposed].map(operation);
