@@ -41,6 +41,26 @@ fn threads_keep_the_contract() {
 }
 
 #[test]
+fn groups_keep_the_contract() {
+    for world in [2, 4, 8] {
+        on_threads(world, |rank| contract::groups::every_group_keeps_the_contract(rank, &TERMS));
+        on_threads(world, |rank| {
+            contract::groups::overlapping_groups_are_independent(rank, &TERMS);
+            contract::groups::one_pair_in_two_groups(rank, &TERMS);
+        });
+    }
+}
+
+#[test]
+fn an_absent_member_of_a_group_is_named() {
+    let timeout = Duration::from_millis(200);
+    on_threads(4, |rank| {
+        contract::groups::an_absent_member_is_named(rank, timeout);
+        std::thread::sleep(2 * timeout);
+    });
+}
+
+#[test]
 fn steady_state_allocates_nothing() {
     allocations::steady_state_allocates_nothing(&Single::new());
     on_threads(2, allocations::steady_state_allocates_nothing);

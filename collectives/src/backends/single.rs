@@ -4,15 +4,19 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::core::group::Membership;
 use crate::core::outstanding::{Job, OutstandingTable};
-use crate::{Channel, Collective, Error, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing};
+use crate::{
+    Channel, Collective, Error, GroupPlan, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing,
+};
 
 const NAME: &str = "single";
 
 /// The backend of a world of one rank: sums, gathers and broadcasts of one are the identity.
 #[derive(Debug)]
 pub struct Single {
-    state: Mutex<State>,
+    membership: Membership,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
@@ -24,7 +28,8 @@ struct State {
 impl Single {
     /// A world of one.
     pub fn new() -> Self {
-        Self { state: Mutex::new(State { outstanding: OutstandingTable::new(), dead: None }) }
+        let state = State { outstanding: OutstandingTable::new(), dead: None };
+        Self { membership: Membership::of_world(0, 1), state: Arc::new(Mutex::new(state)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -48,6 +53,13 @@ unsafe impl Collective for Single {
         1
     }
 
+    /// Its only group is itself.
+    fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
+        plan.member(0, 1).map_err(|text| Error::Start { backend: NAME, text })?;
+        let Self { membership, state } = self;
+        Ok(Box::new(Self { membership: membership.clone(), state: state.clone() }))
+    }
+
     fn backend(&self) -> &'static str {
         NAME
     }
@@ -62,7 +74,7 @@ unsafe impl Collective for Single {
         operation: Operation,
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
-        operation.validate(buffer, 0, 1)?;
+        operation.validate(buffer, &self.membership)?;
         let mut state = self.lock();
         if let Some(reason) = &state.dead {
             return Err(Error::Dead { backend: NAME, rank: 0, reason: reason.clone() });

@@ -6,6 +6,7 @@
 
 pub mod buffers;
 pub mod failures;
+pub mod groups;
 pub mod order;
 pub mod point_to_point;
 mod terms;
@@ -14,7 +15,8 @@ pub mod values;
 use crate::Collective;
 pub use terms::Terms;
 
-/// Runs the whole suite, except for the functions that kill the backend.
+/// Runs the whole suite, except for the functions that kill the backend and for those of
+/// [`groups`], which need a world of 2, 4 or 8 ranks.
 ///
 /// # Panics
 /// Panics if a promise is broken.

@@ -3,11 +3,13 @@
 
 use std::fmt::Debug;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::Keeper;
 
 use super::error::Error;
+use super::group::GroupPlan;
 use super::operation::{Channel, Operation, Settled, Timing};
 use super::raw_buffer::RawBuffer;
 
@@ -36,7 +38,8 @@ pub struct BackendMemory {
     pub keeper: Keeper,
 }
 
-/// One rank's end of a group of ranks.
+/// One rank's end of a group of ranks: of all ranks of the world, or of
+/// [some of them](Collective::subgroup).
 ///
 /// # Safety
 /// Implementors promise that a buffer given to `submit` is neither read nor written any more
@@ -56,11 +59,32 @@ pub struct BackendMemory {
 /// or reused until the process ends. A backend over a library that cannot cancel operations can
 /// promise no more, because waiting for the library could last for ever.
 pub unsafe trait Collective: Send + Sync + Debug {
-    /// This rank, 0 to `world() - 1`.
+    /// This rank in the group, 0 to `world() - 1`.
     fn rank(&self) -> usize;
 
-    /// Number of ranks.
+    /// Number of ranks in the group.
     fn world(&self) -> usize;
+
+    /// A group of some ranks of the world. Only its members create it, each without waiting for the
+    /// others. Operations take the group's own ranks, errors name those of the world. Each group
+    /// has its own order of operations; all share the table of outstanding operations, and a
+    /// failure in one is the end of all.
+    ///
+    /// A group of all ranks in their order is the world itself, with the world's order of
+    /// operations.
+    ///
+    /// # Errors
+    /// [`Error::Start`] where the plan does not fit the world, and where the backend has no groups:
+    /// [`Nccl`](crate::Nccl) opens a world of its own over a group of the host's ranks.
+    fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
+        let text = format!("it has no groups, such as {plan}");
+        Err(Error::Start { backend: self.backend(), text })
+    }
+
+    /// The group that this is, if it is not the world.
+    fn group(&self) -> Option<Arc<GroupPlan>> {
+        None
+    }
 
     /// `single`, `threads`, `mpi` or `nccl`.
     fn backend(&self) -> &'static str;

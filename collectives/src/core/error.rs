@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::group::GroupPlan;
 use super::operation::Operation;
 
 /// A failure of a collective operation or of its backend.
@@ -12,13 +13,15 @@ pub enum Error {
     /// An operation was not complete at its deadline. The backend is dead from here on; the content
     /// of the buffer is unspecified. The process should end soon (exit code 5).
     #[error(
-        "{operation} of {bytes} bytes{} was not over after {:.1} s on rank {rank} (backend \
+        "{operation} of {bytes} bytes{}{} was not over after {:.1} s on rank {rank} (backend \
          {backend}; {}): a peer is lost or far behind; look at the other ranks' logs first",
-        position_text(*position), waited.as_secs_f64(), peers_text(peers)
+        group_text(group), position_text(*position), waited.as_secs_f64(), peers_text(peers)
     )]
     Deadline {
         /// The operation that was waited for.
         operation: Operation,
+        /// The group whose operation it is; `None` for all ranks.
+        group: Option<Arc<GroupPlan>>,
         /// Position among several operations, where a device was given several.
         position: Option<Position>,
         /// The waiting rank.
@@ -34,12 +37,14 @@ pub enum Error {
     },
     /// The library below reports that a peer's process is gone. The backend is dead from here on.
     #[error(
-        "{operation}{} on rank {rank}: a peer was lost ({}): {text}",
-        position_text(*position), peers_text(peers)
+        "{operation}{}{} on rank {rank}: a peer was lost ({}): {text}",
+        group_text(group), position_text(*position), peers_text(peers)
     )]
     PeerLost {
         /// The operation that failed.
         operation: Operation,
+        /// The group whose operation it is; `None` for all ranks.
+        group: Option<Arc<GroupPlan>>,
         /// Position among several operations, where a device was given several.
         position: Option<Position>,
         /// The reporting rank.
@@ -60,10 +65,12 @@ pub enum Error {
         reason: Arc<str>,
     },
     /// An MPI call returned an error. The backend is dead from here on.
-    #[error("{operation} on rank {rank}: MPI error {code}: {text}")]
+    #[error("{operation}{} on rank {rank}: MPI error {code}: {text}", group_text(group))]
     Mpi {
         /// The operation or the MPI call that failed.
         operation: String,
+        /// The group whose operation it is; `None` for all ranks.
+        group: Option<Arc<GroupPlan>>,
         /// The reporting rank.
         rank: usize,
         /// MPI's error code.
@@ -129,10 +136,12 @@ pub enum Error {
         text: String,
     },
     /// Arguments that do not fit the world, or that differ between ranks.
-    #[error("{operation} on rank {rank}: {text}")]
+    #[error("{operation}{} on rank {rank}: {text}", group_text(group))]
     Mismatch {
         /// The requested operation.
         operation: Operation,
+        /// The group whose operation it is; `None` for all ranks.
+        group: Option<Arc<GroupPlan>>,
         /// The reporting rank.
         rank: usize,
         /// Description of the expected and the found arguments.
@@ -168,6 +177,16 @@ impl Error {
         )
     }
 
+    /// Names the missing ranks of a passed deadline, if none is known yet.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn name_missing(&mut self, missing: impl FnOnce() -> Vec<usize>) {
+        if let Self::Deadline { peers, .. } = self
+            && peers.is_empty()
+        {
+            *peers = missing();
+        }
+    }
+
     /// The first rank that is known to be missing.
     pub fn missing_rank(&self) -> Option<usize> {
         match self {
@@ -192,6 +211,10 @@ pub struct Position {
 
 fn position_text(position: Option<Position>) -> String {
     position.map_or(String::new(), |Position { number, of }| format!(" (number {number} of {of})"))
+}
+
+fn group_text(group: &Option<Arc<GroupPlan>>) -> String {
+    group.as_ref().map_or(String::new(), |group| format!(" in {group}"))
 }
 
 fn peers_text(peers: &[usize]) -> String {

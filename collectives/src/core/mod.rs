@@ -6,6 +6,7 @@ mod buffer;
 pub(crate) mod collective;
 pub(crate) mod dtype;
 pub(crate) mod error;
+pub(crate) mod group;
 pub(crate) mod incoming;
 pub(crate) mod operation;
 pub(crate) mod outstanding;

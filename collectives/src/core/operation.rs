@@ -54,9 +54,9 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Largest tag. MPI guarantees 32767 (MPI 4.0, section 9.1.2, `MPI_TAG_UB`); backends use those
-    /// above for themselves.
-    pub const TAG_MAX: u16 = 16_383;
+    /// Largest tag. MPI guarantees 32767 (MPI 4.0, section 9.1.2, `MPI_TAG_UB`), which backends
+    /// divide among the dimensions of groups and messages of their own.
+    pub const TAG_MAX: u16 = 1023;
 
     /// Bytes that each rank sends over its link, per byte of the buffer, as NVIDIA's nccl-tests
     /// define it (doc/PERFORMANCE.md there): comparable between operations and numbers of ranks.
@@ -66,6 +66,19 @@ impl Operation {
             Self::AllReduceSum => 2.0 * others,
             Self::ReduceScatterSum | Self::AllGather => others,
             _ => 1.0,
+        }
+    }
+
+    /// The operation with ranks of the world instead of those of a group.
+    ///
+    /// A rank that the group does not have stays as it is.
+    pub(crate) fn in_world(self, ranks: &[usize]) -> Self {
+        let of_world = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+        match self {
+            Self::Broadcast { root } => Self::Broadcast { root: of_world(root) },
+            Self::Send { to, tag } => Self::Send { to: of_world(to), tag },
+            Self::Receive { from, tag } => Self::Receive { from: of_world(from), tag },
+            other => other,
         }
     }
 

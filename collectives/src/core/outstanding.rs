@@ -4,12 +4,15 @@ use std::time::Instant;
 
 use super::collective::{OUTSTANDING_MAX, Ticket};
 use super::error::Error;
+use super::group::{Membership, WORLD};
 use super::operation::{Channel, Operation, Timing};
 use super::raw_buffer::RawBuffer;
 
 /// A submitted operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Job {
+    /// Index of its group in the backend's table.
+    pub(crate) group: u16,
     pub(crate) channel: Channel,
     pub(crate) operation: Operation,
     pub(crate) buffer: RawBuffer,
@@ -17,8 +20,9 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// An operation of all ranks.
     pub(crate) fn new(channel: Channel, operation: Operation, buffer: RawBuffer) -> Self {
-        Self { channel, operation, buffer, submitted: Instant::now() }
+        Self { group: WORLD, channel, operation, buffer, submitted: Instant::now() }
     }
 
     /// The timing of this job, which is complete now.
@@ -29,14 +33,15 @@ impl Job {
     /// The error of this job when its deadline has passed.
     pub(crate) fn deadline_error(
         &self,
-        rank: usize,
+        membership: &Membership,
         backend: &'static str,
         peers: Vec<usize>,
     ) -> Error {
         Error::Deadline {
-            operation: self.operation,
+            operation: self.operation.in_world(&membership.plan.ranks),
+            group: membership.named(),
             position: None,
-            rank,
+            rank: membership.world_rank(),
             waited: self.submitted.elapsed(),
             bytes: self.buffer.bytes(),
             backend,

@@ -3,6 +3,7 @@
 use device::Place;
 
 use super::error::Error;
+use super::group::Membership;
 use super::operation::Operation;
 use super::raw_buffer::RawBuffer;
 
@@ -17,15 +18,12 @@ impl Operation {
     }
 
     /// Checks that this rank may start the operation on a buffer.
-    pub(crate) fn validate(
-        self,
-        buffer: RawBuffer,
-        rank: usize,
-        world: usize,
-    ) -> Result<(), Error> {
+    pub(crate) fn validate(self, buffer: RawBuffer, membership: &Membership) -> Result<(), Error> {
+        let rank = membership.member;
+        let world = membership.size();
         let len = buffer.len();
         let dtype = buffer.dtype();
-        let mismatch = |text: String| Err(Error::Mismatch { operation: self, rank, text });
+        let mismatch = |text: String| Err(membership.mismatch(self, text));
         match self {
             Self::AllReduceSum | Self::ReduceScatterSum if !dtype.is_reducible() => {
                 Err(Error::Unsupported { operation: self, text: format!("a sum over {dtype:?}") })

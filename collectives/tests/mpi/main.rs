@@ -38,6 +38,22 @@ fn mpi_keeps_the_contract() {
     (1..=4).for_each(|world| keeps_the_contract(world, Sharing::Off));
 }
 
+#[test]
+fn groups_keep_the_contract() {
+    for (world, sharing) in [(2, Sharing::On), (4, Sharing::Off), (8, Sharing::On)] {
+        let job = Job::run_on(world, Role::Groups, sharing);
+        assert_eq!(job.outcomes, vec!["ok"; world], "{sharing:?}: {job}");
+    }
+}
+
+#[test]
+fn an_absent_member_of_a_group_is_named() {
+    for sharing in [Sharing::On, Sharing::Off] {
+        let job = Job::run_on(4, Role::AbsentMember, sharing);
+        assert_eq!(job.outcomes, ["ok"; 4], "{sharing:?}: {job}");
+    }
+}
+
 /// Without a smaller limit, the chunks of an exchange have their largest size.
 #[test]
 fn sums_of_large_buffers_have_the_order_of_ranks() {

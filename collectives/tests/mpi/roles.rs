@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::allocations::steady_state_allocates_nothing;
 use support::seccomp;
-use yardstick_collectives::contract::{self, Terms, failures, values};
-use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
+use yardstick_collectives::contract::{self, Terms, failures, groups, values};
+use yardstick_collectives::{Channel, Collective, Error, GroupPlan, Mpi, MpiOptions, Operation};
 
 const TERMS: Terms =
     Terms { message_elements_max: MESSAGE, timeout: Duration::from_secs(60), nodes: &[] };
@@ -23,6 +23,10 @@ const SHORT: Duration = Duration::from_secs(1);
 pub(crate) enum Role {
     /// All ranks keep the contract.
     Contract,
+    /// All groups keep the contract.
+    Groups,
+    /// The last rank does not enter an operation of its group.
+    AbsentMember,
     /// All ranks sum buffers of several chunks of the largest size.
     LargeSums,
     /// The last rank does not enter an operation.
@@ -103,8 +107,10 @@ impl Sharing {
     }
 }
 
-const ALL: [Role; 17] = [
+const ALL: [Role; 19] = [
     Role::Contract,
+    Role::Groups,
+    Role::AbsentMember,
     Role::LargeSums,
     Role::Absent,
     Role::MessageTooLong,
@@ -177,6 +183,12 @@ impl Role {
                 let shares = mpi.world() > 1 && sharing != Sharing::Off;
                 keep_the_contract(mpi, shares, sharing.nodes(), None);
             }
+            Self::Groups => keep_the_contract_in_groups(mpi),
+            Self::AbsentMember => {
+                groups::an_absent_member_is_named(&mpi, SHORT);
+                std::thread::sleep(2 * SHORT);
+                finish(mpi, 4);
+            }
             Self::LargeSums => sum_large_buffers(mpi),
             Self::Disagree => keep_the_contract(mpi, false, &[], None),
             Self::NoCreation => {
@@ -230,6 +242,21 @@ fn keep_the_contract(mpi: Mpi, shares: bool, nodes: &'static [usize], warning: O
     write(rank, "ok");
 }
 
+fn keep_the_contract_in_groups(mpi: Mpi) {
+    groups::every_group_keeps_the_contract(&mpi, &TERMS);
+    groups::overlapping_groups_are_independent(&mpi, &TERMS);
+    groups::one_pair_in_two_groups(&mpi, &TERMS);
+    let rank = mpi.rank();
+    // The pair of number 1, in the other order: in a world of two that number is free.
+    let pair = GroupPlan { dimension: "shard", number: 1, ranks: vec![rank | 1, rank & !1] };
+    let refused = mpi.subgroup(&pair).err().map(|error| error.to_string()).unwrap_or_default();
+    let is_refused = refused.contains("has the number of the tensor group of ranks");
+    assert_eq!(is_refused, mpi.world() > 2, "{refused}");
+    steady_state_allocates_nothing(&*mpi.subgroup(&GroupPlan { number: 10, ..pair }).unwrap());
+    mpi.close(Instant::now() + TERMS.timeout).unwrap();
+    write(rank, "ok");
+}
+
 /// The longest buffers are 20 times as long, so that a rank's part has more chunks than the
 /// pipeline has entries: more than 5 of 1 MiB on two ranks, more than 6 of half a MiB on three.
 fn sum_large_buffers(mpi: Mpi) {
@@ -248,8 +275,8 @@ fn be_absent(mpi: Mpi, shares: bool) {
     } else {
         let used = cpu_time() - before;
         assert!(used < SHORT / 2, "waiting took {used:?} of CPU time in {SHORT:?}");
-        let missing = if shares { vec![world - 1] } else { Vec::new() };
-        assert_eq!(named, missing, "counters in shared memory show who is absent");
+        let missing = vec![world - 1];
+        assert_eq!(named, missing, "who is absent; shared memory: {shares}");
         assert!(mpi.memory_at_risk(), "MPI cannot cancel what it has received");
         finish(mpi, world - 1);
     }
@@ -316,7 +343,9 @@ fn be_lost(role: Role, mpi: Mpi) {
         if let Err(error) = result {
             assert!(round >= 5, "too early: {error}");
             let Error::Deadline { peers, .. } = &error else { panic!("a lost peer: {error}") };
-            assert_eq!(*peers, if shares { vec![1] } else { Vec::new() }, "it is named");
+            // MPI's own all-gather does not say for whom it waits.
+            let is_named = shares || operation == Operation::AllReduceSum;
+            assert_eq!(*peers, if is_named { vec![1] } else { Vec::new() }, "{operation}");
             assert!(start.elapsed() < timeout + Duration::from_secs(2));
             let at_risk = is_exposed || !shares;
             assert_eq!(mpi.memory_at_risk(), at_risk, "{operation}, shared memory: {shares}");

@@ -11,11 +11,15 @@ use std::time::{Duration, Instant};
 
 use super::library::calls;
 use super::options::MpiOptions;
+use super::subgroup::Subgroup;
 use super::worker::handle::{GRACE, NAME, WorkerHandle};
 use super::worker::thread::{self, Opened};
+use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::shm::share::{all_gather_over, share};
-use crate::{BackendMemory, Channel, Collective, Error, Operation, RawBuffer, Ticket, Timing};
+use crate::{
+    BackendMemory, Channel, Collective, Error, GroupPlan, Operation, RawBuffer, Ticket, Timing,
+};
 
 const HINT: &str = "did every rank start, and under the mpirun of the same MPI library?";
 
@@ -42,8 +46,7 @@ static OPENED: AtomicBool = AtomicBool::new(false);
 /// in flight may write their buffers even after that: see [`Collective::memory_at_risk`].
 #[derive(Debug)]
 pub struct Mpi {
-    rank: usize,
-    world: usize,
+    membership: Membership,
     library: String,
     /// The first that there was.
     warning: OnceLock<String>,
@@ -83,8 +86,7 @@ impl Mpi {
         });
         let Opened { rank, size, warning } = opened??;
         Ok(Self {
-            rank,
-            world: size,
+            membership: Membership::of_world(rank, size),
             library: describe(handle.node().is_some()),
             warning: warning.map_or_else(OnceLock::new, OnceLock::from),
             options,
@@ -129,7 +131,7 @@ impl Mpi {
             return Ok(());
         }
         let reason = reason.unwrap_or_else(|| "MPI_Finalize does not end".into());
-        Err(self.handle.dead(self.rank, reason))
+        Err(self.handle.dead(self.membership.world_rank(), reason))
     }
 }
 
@@ -165,11 +167,16 @@ impl Drop for Mpi {
 // which other ranks touch only in operations on it.
 unsafe impl Collective for Mpi {
     fn rank(&self) -> usize {
-        self.rank
+        self.membership.member
     }
 
     fn world(&self) -> usize {
-        self.world
+        self.membership.size()
+    }
+
+    fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
+        let timeout = self.options.timeout;
+        Ok(Box::new(Subgroup::new(plan, &self.membership, &self.handle, timeout)?))
     }
 
     fn backend(&self) -> &'static str {
@@ -191,7 +198,7 @@ unsafe impl Collective for Mpi {
     fn allocate(&self, bytes: usize, deadline: Instant) -> Result<Option<BackendMemory>, Error> {
         let Some(node) = self.handle.node().filter(|_| bytes > 0) else { return Ok(None) };
         let all_gather = all_gather_over(self, deadline);
-        match share(bytes, self.rank, node.ranks(), all_gather)? {
+        match share(bytes, self.rank(), node.ranks(), all_gather)? {
             Ok(buffer) => {
                 let buffer = Arc::new(buffer);
                 node.add(buffer.clone());
@@ -217,12 +224,12 @@ unsafe impl Collective for Mpi {
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
         operation.require_host(buffer)?;
-        operation.validate(buffer, self.rank, self.world)?;
-        self.handle.submit(self.rank, Job::new(channel, operation, buffer))
+        operation.validate(buffer, &self.membership)?;
+        self.handle.submit(self.rank(), Job::new(channel, operation, buffer))
     }
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {
-        self.handle.wait(self.rank, &ticket, deadline)
+        self.handle.wait(&self.membership, &ticket, deadline)
     }
 
     fn memory_at_risk(&self) -> bool {
@@ -230,8 +237,6 @@ unsafe impl Collective for Mpi {
     }
 
     fn abandon(&self, reason: &str) {
-        let mut state = self.handle.lock();
-        state.die(|| reason.to_owned());
-        drop(self.handle.leave_mpi(state));
+        self.handle.abandon(reason);
     }
 }

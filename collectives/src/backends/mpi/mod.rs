@@ -10,6 +10,7 @@ mod library;
 mod operations;
 mod options;
 mod setup;
+mod subgroup;
 mod worker;
 
 pub use backend::Mpi;

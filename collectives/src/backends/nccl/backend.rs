@@ -13,6 +13,7 @@ use super::communicator::{Communicator, NotReady, Pause};
 use super::device_clock::DeviceClock;
 use super::operations::{Entry, Operations};
 use super::{opening, roll_call};
+use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::{
     BackendMemory, Channel, Collective, Error, Incoming, OUTSTANDING_MAX, Operation, Position,
@@ -34,6 +35,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Nccl<'world> {
     control: &'world dyn Collective,
+    membership: Membership,
     device: Cuda,
     /// The communication stream.
     stream: Arc<Stream>,
@@ -126,6 +128,7 @@ impl<'world> Nccl<'world> {
         };
         Ok(Self {
             control,
+            membership: Membership::of(control),
             device: device.clone(),
             stream: device.new_urgent_stream().map_err(opening::start)?,
             timeout,
@@ -176,7 +179,7 @@ impl<'world> Nccl<'world> {
         let failed = |text: String| Error::Nccl {
             operation: "ncclCommFinalize".to_owned(),
             position: None,
-            rank: self.control.rank(),
+            rank: self.membership.world_rank(),
             text,
             peers: Vec::new(),
         };
@@ -202,7 +205,7 @@ impl<'world> Nccl<'world> {
     }
 
     fn dead(&self, reason: Arc<str>) -> Error {
-        Error::Dead { backend: NAME, rank: self.control.rank(), reason }
+        Error::Dead { backend: NAME, rank: self.membership.world_rank(), reason }
     }
 
     /// Refuses what NCCL is not used for.
@@ -222,7 +225,7 @@ impl<'world> Nccl<'world> {
         }
         match operation {
             Operation::AllReduceSum | Operation::ReduceScatterSum | Operation::AllGather => {
-                operation.validate(buffer, self.control.rank(), self.control.world())
+                operation.validate(buffer, &self.membership)
             }
             _ => unsupported(format!("in {place:?}")),
         }
@@ -337,8 +340,8 @@ impl<'world> Nccl<'world> {
     /// Kills the backend, and returns the error to report.
     fn fail(&self, mut state: MutexGuard<'_, State>, failing: Failing) -> Error {
         let Failing { job, position, cause } = failing;
-        let Job { operation, buffer, .. } = job;
-        let rank = self.control.rank();
+        let operation = job.operation.in_world(&self.membership.plan.ranks);
+        let rank = self.membership.world_rank();
         let text = match (&cause, &state.communicator) {
             (Cause::Deadline { .. }, _) => "it was not over in time".to_owned(),
             (Cause::Device(error), _) => error.to_string(),
@@ -353,19 +356,22 @@ impl<'world> Nccl<'world> {
         }
         // Before the abort, which takes a second on some ranks and nothing on others.
         let peers = roll_call::silent_peers(self.control);
+        let peers = peers.into_iter().map(|peer| self.membership.plan.ranks[peer]).collect();
+        let group = self.membership.named();
         self.lock().abort();
         match cause {
             Cause::Deadline { waited } => Error::Deadline {
                 operation,
+                group,
                 position,
                 rank,
                 waited,
-                bytes: buffer.bytes(),
+                bytes: job.buffer.bytes(),
                 backend: NAME,
                 peers,
             },
             Cause::Status(Status::REMOTE_ERROR) => {
-                Error::PeerLost { operation, position, rank, text, peers }
+                Error::PeerLost { operation, group, position, rank, text, peers }
             }
             _ => Error::Nccl { operation: operation.to_string(), position, rank, text, peers },
         }
@@ -464,7 +470,7 @@ unsafe impl Collective for Nccl<'_> {
         let mut state = self.lock();
         self.require_alive(&state)?;
         let job = Job::new(channel, operation, buffer);
-        let rank = self.control.rank();
+        let rank = self.membership.world_rank();
         let ticket = match state.operations.insert(job) {
             Ok(Some(ticket)) => ticket,
             Ok(None) => return Err(Error::Full { operation, rank, capacity: OUTSTANDING_MAX }),

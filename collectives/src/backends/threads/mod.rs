@@ -7,8 +7,11 @@ mod transfer;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::core::group::Membership;
 use crate::core::outstanding::Job;
-use crate::{Channel, Collective, Error, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing};
+use crate::{
+    Channel, Collective, Error, GroupPlan, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing,
+};
 use rendezvous::Rendezvous;
 
 const NAME: &str = "threads";
@@ -16,18 +19,20 @@ const NAME: &str = "threads";
 /// One rank of a group inside this process.
 ///
 /// The last rank to submit an operation does the work for all, in the order of the ranks, so that
-/// sums do not depend on timing. A rank that is dropped leaves the group: operations of other ranks
+/// sums do not depend on timing. A rank that is dropped leaves the world: operations of other ranks
 /// that need it fail at their deadlines.
 #[derive(Debug)]
 pub struct Threads {
-    rank: usize,
-    world: usize,
+    membership: Membership,
     timeout: Duration,
-    group: Arc<Group>,
+    process: Arc<Process>,
+    /// This is the rank itself, and not its place in a group.
+    is_world: bool,
 }
 
+/// All ranks.
 #[derive(Debug)]
-struct Group {
+struct Process {
     rendezvous: Mutex<Rendezvous>,
     done: Condvar,
 }
@@ -48,22 +53,35 @@ impl Threads {
     pub fn group_with_timeout(world: usize, timeout: Duration) -> Vec<Self> {
         assert!(world > 0, "a group has at least one rank");
         let rendezvous = Mutex::new(Rendezvous::new(world));
-        let group = Arc::new(Group { rendezvous, done: Condvar::new() });
-        (0..world).map(|rank| Self { rank, world, timeout, group: group.clone() }).collect()
+        let process = Arc::new(Process { rendezvous, done: Condvar::new() });
+        let rank = |rank| Self {
+            membership: Membership::of_world(rank, world),
+            timeout,
+            process: process.clone(),
+            is_world: true,
+        };
+        (0..world).map(rank).collect()
+    }
+
+    /// The rank in the world.
+    fn world_rank(&self) -> usize {
+        self.membership.world_rank()
     }
 
     fn lock(&self) -> MutexGuard<'_, Rendezvous> {
-        self.group.rendezvous.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process.rendezvous.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn dead(&self, reason: Arc<str>) -> Error {
-        Error::Dead { backend: NAME, rank: self.rank, reason }
+        Error::Dead { backend: NAME, rank: self.world_rank(), reason }
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.lock().leave(self.rank, "it was dropped");
+        if self.is_world {
+            self.lock().leave(self.world_rank(), "it was dropped");
+        }
     }
 }
 
@@ -72,11 +90,33 @@ impl Drop for Threads {
 // rank that gives up removes all of its entries under the same lock. It allocates no memory.
 unsafe impl Collective for Threads {
     fn rank(&self) -> usize {
-        self.rank
+        self.membership.member
     }
 
     fn world(&self) -> usize {
-        self.world
+        self.membership.size()
+    }
+
+    fn group(&self) -> Option<Arc<GroupPlan>> {
+        self.membership.named()
+    }
+
+    fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
+        let rank = self.world_rank();
+        let mut rendezvous = self.lock();
+        let world = rendezvous.world();
+        let member = plan.member(rank, world);
+        let member = member.map_err(|text| Error::Start { backend: NAME, text })?;
+        let membership = match plan.is_world(world) {
+            true => Membership::of_world(rank, world),
+            false => {
+                let (group, plan) = rendezvous.group(plan);
+                Membership { group, plan, member }
+            }
+        };
+        let Self { timeout, process, .. } = self;
+        let process = process.clone();
+        Ok(Box::new(Self { membership, timeout: *timeout, process, is_world: false }))
     }
 
     fn backend(&self) -> &'static str {
@@ -94,47 +134,50 @@ unsafe impl Collective for Threads {
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
         operation.require_host(buffer)?;
-        operation.validate(buffer, self.rank, self.world)?;
+        operation.validate(buffer, &self.membership)?;
+        let rank = self.world_rank();
         let mut rendezvous = self.lock();
-        if let Some(reason) = rendezvous.left(self.rank) {
+        if let Some(reason) = rendezvous.left(rank) {
             return Err(self.dead(reason));
         }
-        let job = Job::new(channel, operation, buffer);
-        let full = Error::Full { operation, rank: self.rank, capacity: OUTSTANDING_MAX };
-        let ticket = rendezvous.insert(self.rank, job).ok_or(full)?;
+        let group = self.membership.group;
+        let job = Job { group, ..Job::new(channel, operation, buffer) };
+        let full = Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
+        let ticket = rendezvous.insert(rank, job).ok_or(full)?;
         // SAFETY: all entries are valid by the promise that each of their ranks made in its call.
-        if unsafe { rendezvous.advance(self.rank, ticket.slot) } {
-            self.group.done.notify_all();
+        if unsafe { rendezvous.advance(&self.membership, ticket.slot) } {
+            self.process.done.notify_all();
         }
         Ok(ticket)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {
+        let rank = self.world_rank();
         let mut rendezvous = self.lock();
         loop {
-            if let Some(outcome) = rendezvous.take_outcome(self.rank, &ticket) {
+            if let Some(outcome) = rendezvous.take_outcome(rank, &ticket) {
                 return outcome;
             }
-            if let Some(reason) = rendezvous.left(self.rank) {
-                rendezvous.release(self.rank, &ticket);
+            if let Some(reason) = rendezvous.left(rank) {
+                rendezvous.release(rank, &ticket);
                 return Err(self.dead(reason));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let job = rendezvous.job(self.rank, &ticket);
-                let peers = rendezvous.missing(self.rank, ticket.slot);
-                let error = job.deadline_error(self.rank, NAME, peers);
-                rendezvous.leave(self.rank, &error.to_string());
-                rendezvous.release(self.rank, &ticket);
+                let job = rendezvous.job(rank, &ticket);
+                let peers = rendezvous.missing(rank, ticket.slot);
+                let error = job.deadline_error(&self.membership, NAME, peers);
+                rendezvous.leave(rank, &error.to_string());
+                rendezvous.release(rank, &ticket);
                 return Err(error);
             }
-            let woken = self.group.done.wait_timeout(rendezvous, left);
+            let woken = self.process.done.wait_timeout(rendezvous, left);
             rendezvous = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn abandon(&self, reason: &str) {
-        self.lock().leave(self.rank, reason);
-        self.group.done.notify_all();
+        self.lock().leave(self.world_rank(), reason);
+        self.process.done.notify_all();
     }
 }

@@ -6,30 +6,41 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::transfer;
+use crate::core::group::Membership;
 use crate::core::outstanding::{Job, OutstandingTable};
-use crate::{Channel, Error, OUTSTANDING_MAX, Operation, Ticket, Timing};
+use crate::{Channel, Error, GroupPlan, OUTSTANDING_MAX, Operation, Ticket, Timing};
 
-/// The state of a group, under one lock.
+/// The state of all ranks, under one lock.
 #[derive(Debug)]
 pub(super) struct Rendezvous {
     ranks: Vec<Rank>,
+    /// Groups by index, each once however many of its ranks have created it. The first is the
+    /// world.
+    groups: Vec<Arc<GroupPlan>>,
 }
 
 #[derive(Debug)]
 struct Rank {
     outstanding: OutstandingTable,
-    /// Collective operations that other ranks have not submitted yet, per channel, in the order of
-    /// submission.
-    collective: [VecDeque<u32>; 2],
+    /// Collective operations that other ranks have not submitted yet, per group.
+    collective: Vec<Queues>,
     /// Point-to-point operations that the peer has not submitted yet, in the order of submission.
     point_to_point: VecDeque<u32>,
     /// Reason why this rank has left the group.
     left: Option<Arc<str>>,
 }
 
+/// Slots per channel, in the order of submission.
+type Queues = [VecDeque<u32>; 2];
+
+fn queues() -> Queues {
+    [(); 2].map(|()| VecDeque::with_capacity(OUTSTANDING_MAX))
+}
+
 /// One operation of one rank.
 #[derive(Clone, Copy)]
 struct Entry {
+    /// Rank in the world.
     rank: usize,
     slot: u32,
     job: Job,
@@ -37,19 +48,42 @@ struct Entry {
 
 impl Rank {
     fn new() -> Self {
-        let queue = || VecDeque::with_capacity(OUTSTANDING_MAX);
         Self {
             outstanding: OutstandingTable::new(),
-            collective: [queue(), queue()],
-            point_to_point: queue(),
+            collective: vec![queues()],
+            point_to_point: VecDeque::with_capacity(OUTSTANDING_MAX),
             left: None,
         }
     }
 }
 
+impl Rank {
+    /// The queue of a collective operation.
+    fn queue(&mut self, job: Job) -> &mut VecDeque<u32> {
+        &mut self.collective[job.group as usize][job.channel as usize]
+    }
+}
+
 impl Rendezvous {
     pub(super) fn new(world: usize) -> Self {
-        Self { ranks: (0..world).map(|_| Rank::new()).collect() }
+        let groups = vec![Arc::new(GroupPlan::world(world))];
+        Self { ranks: (0..world).map(|_| Rank::new()).collect(), groups }
+    }
+
+    /// Number of ranks.
+    pub(super) fn world(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// A group, which another of its ranks may have created before, and its index.
+    pub(super) fn group(&mut self, plan: &GroupPlan) -> (u16, Arc<GroupPlan>) {
+        let known = self.groups.iter().position(|group| **group == *plan);
+        let index = known.unwrap_or_else(|| {
+            self.groups.push(Arc::new(plan.clone()));
+            self.ranks.iter_mut().for_each(|rank| rank.collective.push(queues()));
+            self.groups.len() - 1
+        });
+        (index as u16, self.groups[index].clone())
     }
 
     /// Reason why this rank has left the group, if it has.
@@ -62,7 +96,7 @@ impl Rendezvous {
         let ticket = rank.outstanding.insert(job)?;
         match job.operation.peer() {
             Some(_) => rank.point_to_point.push_back(ticket.slot),
-            None => rank.collective[job.channel as usize].push_back(ticket.slot),
+            None => rank.queue(job).push_back(ticket.slot),
         }
         Some(ticket)
     }
@@ -87,69 +121,79 @@ impl Rendezvous {
     pub(super) fn leave(&mut self, rank: usize, reason: &str) {
         let rank = &mut self.ranks[rank];
         rank.left.get_or_insert_with(|| reason.into());
-        rank.collective.iter_mut().for_each(VecDeque::clear);
+        rank.collective.iter_mut().flatten().for_each(VecDeque::clear);
         rank.point_to_point.clear();
     }
 
     /// The ranks that have not submitted this rank's operation.
     pub(super) fn missing(&self, rank: usize, slot: u32) -> Vec<usize> {
         let job = self.ranks[rank].outstanding.job(slot);
+        let members = &self.groups[job.group as usize].ranks;
         if let Some(peer) = job.operation.peer() {
-            return vec![peer];
+            return vec![members[peer]];
         }
-        let channel = job.channel as usize;
-        let queue = &self.ranks[rank].collective[channel];
-        let position = queue.iter().position(|&other| other == slot);
-        let has_submitted = |other: &Rank| Some(other.collective[channel].len()) > position;
-        (0..self.ranks.len()).filter(|&other| !has_submitted(&self.ranks[other])).collect()
+        let queue = |rank: usize| &self.ranks[rank].collective[job.group as usize];
+        let queue = |rank: usize| &queue(rank)[job.channel as usize];
+        let position = queue(rank).iter().position(|&other| other == slot);
+        let has_submitted = |other: usize| Some(queue(other).len()) > position;
+        members.iter().copied().filter(|&other| !has_submitted(other)).collect()
     }
 
-    /// Carries out operations that the one just submitted by `rank` has completed; returns whether
+    /// Carries out operations that the one just submitted by a rank has completed; returns whether
     /// there were any.
     ///
     /// # Safety
     /// The buffer of every queued job is valid.
-    pub(super) unsafe fn advance(&mut self, rank: usize, slot: u32) -> bool {
+    pub(super) unsafe fn advance(&mut self, membership: &Membership, slot: u32) -> bool {
+        let rank = membership.world_rank();
         let job = self.ranks[rank].outstanding.job(slot);
         match job.operation.peer() {
             // SAFETY: the caller's promise.
-            Some(peer) => unsafe { self.match_peer(Entry { rank, slot, job }, peer) },
+            Some(_) => unsafe { self.match_peer(membership, Entry { rank, slot, job }) },
             // SAFETY: the caller's promise.
-            None => unsafe { self.match_all(job.channel) },
+            None => unsafe { self.match_all(membership, job.channel) },
         }
     }
 
-    /// Carries out the first collective operation of a channel once all ranks have submitted it.
-    unsafe fn match_all(&mut self, channel: Channel) -> bool {
-        let channel = channel as usize;
-        if self.ranks.iter().any(|rank| rank.collective[channel].is_empty()) {
+    /// Carries out the first collective operation of a group's channel once all of its ranks have
+    /// submitted it.
+    unsafe fn match_all(&mut self, membership: &Membership, channel: Channel) -> bool {
+        let Membership { group, plan, .. } = membership;
+        let members = &plan.ranks;
+        let queue = |rank: usize| &self.ranks[rank].collective[*group as usize][channel as usize];
+        if members.iter().any(|&rank| queue(rank).is_empty()) {
             return false;
         }
         let started = Instant::now();
-        let first = |rank: &Rank| rank.outstanding.job(rank.collective[channel][0]);
-        let expected = first(&self.ranks[0]);
+        let first = |rank: usize| self.ranks[rank].outstanding.job(queue(rank)[0]);
+        let expected = first(members[0]);
         let agrees = |job: Job| job.operation == expected.operation && has_same_type(job, expected);
-        let all_agree = self.ranks.iter().all(|rank| agrees(first(rank)));
+        let all_agree = members.iter().all(|&rank| agrees(first(rank)));
         if all_agree {
-            let buffer = |rank: usize| first(&self.ranks[rank]).buffer;
+            let buffer = |member: usize| first(members[member]).buffer;
             // SAFETY: valid by the caller's promise, of one length and type as just compared.
-            unsafe { transfer::collective(expected.operation, self.ranks.len(), buffer) };
+            unsafe { transfer::collective(expected.operation, members.len(), buffer) };
         }
-        for (number, rank) in self.ranks.iter_mut().enumerate() {
-            let Some(slot) = rank.collective[channel].pop_front() else { continue };
+        for &number in members {
+            let rank = &mut self.ranks[number];
+            let Some(slot) = rank.queue(expected).pop_front() else { continue };
             let job = rank.outstanding.job(slot);
             let timing = job.timing_since(started);
-            let outcome = if all_agree { Ok(timing) } else { Err(differs(number, job, expected)) };
+            let differs = || differs(number, membership, job, expected);
+            let outcome = if all_agree { Ok(timing) } else { Err(differs()) };
             rank.outstanding.complete(slot, outcome);
         }
         true
     }
 
     /// Carries out a send or receive if the peer has submitted its counterpart.
-    unsafe fn match_peer(&mut self, own: Entry, peer: usize) -> bool {
+    unsafe fn match_peer(&mut self, membership: &Membership, own: Entry) -> bool {
+        let Some(peer) = own.job.operation.peer() else { return false };
+        let peer = membership.plan.ranks[peer];
         let is_counterpart = |other: Job| {
-            other.channel == own.job.channel
-                && is_pair(own.rank, own.job.operation, other.operation)
+            other.group == own.job.group
+                && other.channel == own.job.channel
+                && is_pair(membership.member, own.job.operation, other.operation)
         };
         let them = &mut self.ranks[peer];
         let queued = them.point_to_point.iter();
@@ -169,8 +213,8 @@ impl Rendezvous {
         }
         for (entry, other) in [(own, theirs), (theirs, own)] {
             let timing = entry.job.timing_since(started);
-            let outcome =
-                if fits { Ok(timing) } else { Err(differs(entry.rank, entry.job, other.job)) };
+            let differs = || differs(entry.rank, membership, entry.job, other.job);
+            let outcome = if fits { Ok(timing) } else { Err(differs()) };
             self.ranks[entry.rank].outstanding.complete(entry.slot, outcome);
         }
         true
@@ -194,9 +238,10 @@ fn is_pair(rank: usize, own: Operation, theirs: Operation) -> bool {
     }
 }
 
-fn differs(rank: usize, own: Job, theirs: Job) -> Error {
+fn differs(rank: usize, membership: &Membership, own: Job, theirs: Job) -> Error {
     let describe =
         |job: Job| format!("{} of {} {:?}", job.operation, job.buffer.len(), job.buffer.dtype());
     let text = format!("ranks disagree: {} here, {} there", describe(own), describe(theirs));
-    Error::Mismatch { operation: own.operation, rank, text }
+    let operation = own.operation.in_world(&membership.plan.ranks);
+    Error::Mismatch { operation, group: membership.named(), rank, text }
 }

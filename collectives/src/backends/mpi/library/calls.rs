@@ -6,7 +6,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use mpi::ffi::{self, MPI_Comm, MPI_Datatype, MPI_Request, MPI_Status};
 
-use crate::{Dtype, Error};
+use crate::core::group::Membership;
+use crate::{Dtype, Error, Operation};
 
 unsafe extern "C" {
     static yardstick_mpi_in_place: *const c_void;
@@ -60,12 +61,16 @@ impl ErrorCode {
     }
 
     /// The error of an operation that failed with this code.
-    pub(crate) fn error_of(self, operation: crate::Operation, rank: usize) -> Error {
+    pub(crate) fn error_of(self, operation: Operation, membership: &Membership) -> Error {
+        let operation = operation.in_world(&membership.plan.ranks);
+        let group = membership.named();
+        let rank = membership.world_rank();
+        let text = self.text();
         if self.is_lost_peer() {
-            let text = self.text();
-            return Error::PeerLost { operation, position: None, rank, text, peers: Vec::new() };
+            let peers = Vec::new();
+            return Error::PeerLost { operation, group, position: None, rank, text, peers };
         }
-        Error::Mpi { operation: operation.to_string(), rank, code: self.0, text: self.text() }
+        Error::Mpi { operation: operation.to_string(), group, rank, code: self.0, text }
     }
 }
 

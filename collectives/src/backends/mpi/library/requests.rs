@@ -11,6 +11,8 @@ use crate::OUTSTANDING_MAX;
 /// All pending requests, each with its purpose. Lives on the communication thread.
 #[derive(Debug)]
 pub(crate) struct Requests<Purpose> {
+    /// Most requests that there is room for.
+    most: usize,
     requests: Vec<MPI_Request>,
     /// Purpose and expected message of each request.
     entries: Vec<Entry<Purpose>>,
@@ -44,15 +46,17 @@ pub(crate) struct FailedRequest<Purpose> {
 }
 
 impl<Purpose: Copy> Requests<Purpose> {
-    /// No requests. Allocates for one request per outstanding operation, and `more`.
-    pub(crate) fn new(more: usize) -> Self {
-        let capacity = OUTSTANDING_MAX + more;
-        Self {
-            requests: Vec::with_capacity(capacity),
-            entries: Vec::with_capacity(capacity),
-            complete: Vec::with_capacity(capacity),
-            statuses: Vec::with_capacity(capacity),
-        }
+    /// No requests, and room for one per outstanding operation.
+    pub(crate) fn new() -> Self {
+        let mut requests = Self {
+            most: 0,
+            requests: Vec::new(),
+            entries: Vec::new(),
+            complete: Vec::new(),
+            statuses: Vec::new(),
+        };
+        requests.add_room(OUTSTANDING_MAX);
+        requests
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -61,6 +65,20 @@ impl<Purpose: Copy> Requests<Purpose> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// Makes room for more requests. Allocates.
+    pub(crate) fn add_room(&mut self, more: usize) {
+        self.most += more;
+        self.requests.reserve_exact(self.most - self.requests.len());
+        self.entries.reserve_exact(self.most - self.entries.len());
+        self.complete.reserve_exact(self.most - self.complete.len());
+        self.statuses.reserve_exact(self.most - self.statuses.len());
+    }
+
+    /// The purposes of all pending requests.
+    pub(crate) fn purposes(&self) -> impl Iterator<Item = Purpose> {
+        self.entries.iter().map(|entry| entry.purpose)
     }
 
     /// Starts a call of MPI, and adds its request.

@@ -1,9 +1,10 @@
-//! Sums over a group of ranks that MPI connects, by messages between every two of them.
+//! Operations of a group of ranks that MPI connects, by messages between every two of them.
 //!
 //! Each member owns a part of the buffer, a range. It sends each other member that member's part,
 //! receives its own part from all of them, and sums these in the order of members: a reduce-scatter
 //! in which every element is sent once and no sum depends on timing. For an all-reduce it then
-//! sends the sums of its part to all others. No all-reduce sends fewer bytes.
+//! sends the sums of its part to all others. No all-reduce sends fewer bytes. An all-gather and a
+//! broadcast are that last part alone, a barrier the all-gather of nothing.
 //!
 //! A buffer goes chunk by chunk through a pipeline of a few entries, each with receive buffers.
 //! Operations have the same order on all members, chunks take the entries in turn, and the tag of a
@@ -15,6 +16,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
 
+use crate::OUTSTANDING_MAX;
 use crate::backends::footprint::{PIPELINE_DEPTH, message_bytes};
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
 use crate::backends::mpi::library::requests::Requests;
@@ -22,7 +24,6 @@ use crate::backends::mpi::setup::world::Group;
 use crate::stages::chunks::Chunks;
 use crate::stages::stage::{Stage, StageKind};
 use crate::stages::sum::sum_in_order;
-use crate::{OUTSTANDING_MAX, Operation};
 
 /// Operation and chunk that a request serves.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,8 @@ pub(crate) struct Purpose {
     pub(crate) slot: u32,
     /// The chunk of an exchange that it belongs to; `None` for a call of the operation itself.
     pub(crate) chunk: Option<ChunkId>,
+    /// The rank of the world that has to enter the operation before it completes, if that is one.
+    pub(crate) awaits: Option<usize>,
 }
 
 /// A chunk in a pipeline.
@@ -48,7 +51,7 @@ pub(crate) struct FailedCall {
     pub(crate) code: ErrorCode,
 }
 
-/// The reductions of one group that are in flight. Lives on the communication thread.
+/// The operations of one group that are in flight. Lives on the communication thread.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     /// Index among all exchanges.
@@ -89,9 +92,19 @@ enum Phase {
     AllGather,
 }
 
+impl Phase {
+    fn first_of(kind: StageKind) -> Self {
+        match kind {
+            StageKind::AllReduce | StageKind::ReduceScatter => Self::ReduceScatter,
+            StageKind::AllGather => Self::AllGather,
+        }
+    }
+}
+
 impl Exchange {
     pub(crate) fn new(number: usize, group: Group, message_elements_max: usize) -> Self {
-        let bytes = PIPELINE_DEPTH * (group.members - 1) * message_bytes(group.members);
+        let members = group.members();
+        let bytes = PIPELINE_DEPTH * (members - 1) * message_bytes(members);
         Self {
             number,
             group,
@@ -103,9 +116,14 @@ impl Exchange {
         }
     }
 
+    /// The group.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
     /// Most requests that an exchange of a group has at a time.
     pub(crate) fn requests_max(group: &Group) -> usize {
-        PIPELINE_DEPTH * 2 * (group.members - 1)
+        PIPELINE_DEPTH * 2 * (group.members() - 1)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -120,12 +138,15 @@ impl Exchange {
     /// Queues an operation; returns its number of chunks, each of which [`Self::advance`] reports
     /// when complete. Zero is an operation with nothing to do.
     pub(crate) fn submit(&mut self, slot: u32, stage: Stage) -> usize {
-        let members = self.group.members;
+        let members = self.group.members();
         if members == 1 {
             return 0;
         }
         let bytes_max = message_bytes(members);
-        let chunks = Chunks::new(stage, members, bytes_max, self.message_elements_max);
+        let mut chunks = Chunks::new(stage, members, bytes_max, self.message_elements_max);
+        if Phase::first_of(chunks.stage.kind) == Phase::AllGather {
+            chunks.count = chunks.count.max(1); // an empty message from each to each
+        }
         let count = chunks.count;
         if count > 0 {
             self.queue.push_back(Queued { slot, chunks, started: 0 });
@@ -221,7 +242,7 @@ impl Exchange {
             slot: first.slot,
             chunks: first.chunks.clone(),
             index: first.started,
-            phase: Phase::ReduceScatter,
+            phase: Phase::first_of(first.chunks.stage.kind),
             messages: 0,
         };
         first.started += 1;
@@ -255,17 +276,20 @@ impl Exchange {
         chunk: &InFlightChunk,
         requests: &mut Requests<Purpose>,
     ) -> Result<(), ErrorCode> {
-        let Group { communicator, member, members } = self.group;
-        let dtype = chunk.chunks.stage.buffer.dtype();
+        let Group { communicator, member, ref ranks, ref world_ranks, .. } = self.group;
+        let members = ranks.len();
+        let Stage { kind, buffer, .. } = &chunk.chunks.stage;
         let id = ChunkId { exchange: self.number, entry };
-        let purpose = Purpose { slot: chunk.slot, chunk: Some(id) };
-        let tag = tag_of(entry, chunk.phase);
+        let tag = self.group.exchange_tag(tag_of(entry, chunk.phase));
+        // After a sum, another member may wait for a third one.
+        let awaits_sender = chunk.phase == Phase::first_of(*kind);
         let received = self.received.as_mut_ptr().cast::<u8>();
-        let mut start = |call, address, count| {
-            if count == 0 {
+        let mut start = |call, awaits, address, count| {
+            if count == 0 && !buffer.is_empty() {
                 return Ok(()); // the other side has no message either
             }
-            let message = Message::new(address, count, dtype);
+            let purpose = Purpose { slot: chunk.slot, chunk: Some(id), awaits };
+            let message = Message::new(address, count, buffer.dtype());
             // SAFETY: the caller's promise, and an entry is used by one chunk at a time.
             unsafe { requests.start(purpose, call, message, communicator) }
         };
@@ -277,26 +301,30 @@ impl Exchange {
                 Phase::ReduceScatter => received.wrapping_add(self.received_offset(entry, from)),
                 Phase::AllGather => chunk.address_of(from),
             };
-            start(Call::Receive { from, tag }, to, chunk.range_of(part).len())?;
+            let call = Call::Receive { from: ranks[from], tag };
+            let awaits = awaits_sender.then_some(world_ranks[from]);
+            start(call, awaits, to, chunk.range_of(part).len())?;
         }
         for distance in 1..members {
             let to = (member + distance) % members;
             let part = if chunk.phase == Phase::AllGather { member } else { to };
-            start(Call::Send { to, tag }, chunk.address_of(part), chunk.range_of(part).len())?;
+            let call = Call::Send { to: ranks[to], tag };
+            start(call, None, chunk.address_of(part), chunk.range_of(part).len())?;
         }
         Ok(())
     }
 
     /// Offset in `received`, in bytes, at which an entry receives from another member.
     fn received_offset(&self, entry: usize, member: usize) -> usize {
-        let others = self.group.members - 1;
+        let others = self.group.members() - 1;
         let index = entry * others + member - usize::from(member > self.group.member);
-        index * message_bytes(self.group.members)
+        index * message_bytes(self.group.members())
     }
 
     /// Sums this member's part of a chunk, after all addends are received.
     unsafe fn sum(&self, entry: usize, chunk: &InFlightChunk) {
-        let Group { member, members, .. } = self.group;
+        let member = self.group.member;
+        let members = self.group.members();
         let own = chunk.address_of(member);
         let received = self.received.as_ptr().cast::<u8>();
         let addends = (0..members).map(|other| match other == member {
@@ -323,9 +351,9 @@ impl InFlightChunk {
     }
 }
 
-/// Above the tags of users, one for each entry and phase.
+/// Tag among those of exchanges, one for each entry and phase.
 fn tag_of(entry: usize, phase: Phase) -> u16 {
-    Operation::TAG_MAX + 1 + (2 * entry) as u16 + u16::from(phase == Phase::AllGather)
+    (2 * entry) as u16 + u16::from(phase == Phase::AllGather)
 }
 
 impl Drop for Exchange {

@@ -175,7 +175,7 @@ impl StageQueue {
                 "ranks disagree: rank {} passed another range of the node's shared buffers",
                 mismatch.rank
             );
-            Error::Mismatch { operation, rank, text }
+            Error::Mismatch { operation, group: None, rank, text }
         })
     }
 }

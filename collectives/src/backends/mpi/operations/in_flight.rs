@@ -12,6 +12,7 @@ use super::stage_plan::StagePlan;
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
 use crate::backends::mpi::library::requests::{FailedRequest, RequestError, Requests};
 use crate::backends::mpi::setup::world::{Group, World};
+use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::Job;
 use crate::stages::partition::Partition;
 use crate::stages::stage::{Stage, StageKind};
@@ -28,20 +29,41 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     world: World,
-    /// The ranks of other nodes that this one exchanges with, where those of a node share memory.
-    across_nodes: Option<Group>,
     message_elements_max: usize,
     requests: Requests<Purpose>,
-    /// Exchanges of all ranks by channel, and last the exchange with the ranks of other nodes.
+    /// The world and its groups, by index.
+    groups: Vec<Place>,
     exchanges: Vec<Exchange>,
-    /// All ranks in ascending order.
-    ranks: Arc<[usize]>,
+    /// The exchange with the ranks of other nodes, where those of a node share memory.
+    across_nodes: Option<AcrossNodes>,
     /// Running operations by slot.
     running: Box<[Option<Running>]>,
 }
 
-/// The number of the exchange across nodes, after those of the channels.
-const ACROSS_NODES: usize = 2;
+/// This rank's place in the world or in a group.
+#[derive(Debug)]
+struct Place {
+    membership: Membership,
+    /// Number of each channel's exchange.
+    exchanges: [usize; 2],
+    /// Position of each member's part in a buffer of equal parts.
+    positions: Arc<[usize]>,
+}
+
+#[derive(Debug)]
+struct AcrossNodes {
+    exchange: usize,
+    communicator: MPI_Comm,
+}
+
+/// A rank that has not entered an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Awaited {
+    /// Slot of the operation.
+    pub(crate) slot: u32,
+    /// Rank in the world.
+    pub(crate) rank: usize,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Running {
@@ -57,22 +79,52 @@ impl InFlight {
         across_nodes: Option<Group>,
         message_elements_max: usize,
     ) -> Self {
-        let all = |communicator| Group { communicator, member: world.rank, members: world.size };
-        let groups: Vec<Group> =
-            [all(world.data), all(world.control)].into_iter().chain(across_nodes).collect();
-        let requests_max = groups.iter().map(Exchange::requests_max).sum();
-        let exchanges = groups.into_iter().enumerate();
-        let exchanges =
-            exchanges.map(|(number, group)| Exchange::new(number, group, message_elements_max));
-        Self {
+        let mut in_flight = Self {
             world,
-            across_nodes,
             message_elements_max,
-            requests: Requests::new(requests_max),
-            exchanges: exchanges.collect(),
-            ranks: (0..world.size).collect(),
+            requests: Requests::new(),
+            groups: Vec::new(),
+            exchanges: Vec::new(),
+            across_nodes: None,
             running: vec![None; OUTSTANDING_MAX].into(),
-        }
+        };
+        in_flight.add_group(Membership::of_world(world.rank, world.size));
+        in_flight.across_nodes = across_nodes.map(|group| {
+            let communicator = group.communicator;
+            AcrossNodes { exchange: in_flight.add_exchange(group), communicator }
+        });
+        in_flight
+    }
+
+    /// Adds a group, whose index is the number of those before. Allocates.
+    pub(crate) fn add_group(&mut self, membership: Membership) {
+        debug_assert_eq!(membership.group as usize, self.groups.len(), "added in order");
+        let exchanges = [Channel::Data, Channel::Control]
+            .map(|channel| self.add_exchange(self.world.group(&membership, channel)));
+        let positions = (0..membership.size()).collect();
+        self.groups.push(Place { membership, exchanges, positions });
+    }
+
+    fn add_exchange(&mut self, group: Group) -> usize {
+        let number = self.exchanges.len();
+        self.requests.add_room(Exchange::requests_max(&group));
+        self.exchanges.push(Exchange::new(number, group, self.message_elements_max));
+        number
+    }
+
+    /// Number of groups, of which the world is one.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    fn place(&self, job: Job) -> &Place {
+        &self.groups[job.group as usize]
+    }
+
+    /// Ranks that have not entered an operation in flight, as far as that is known.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Awaited> {
+        let awaited = |Purpose { slot, awaits, .. }| awaits.map(|rank| Awaited { slot, rank });
+        self.requests.purposes().filter_map(awaited)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -90,8 +142,11 @@ impl InFlight {
     /// communicator in the same order on all ranks, and a window that moves with completions would
     /// depend on each rank's timing.
     pub(crate) fn start(&mut self, slot: u32, job: Job) -> Result<bool, Failure> {
-        match self.sum_of_all(job) {
-            Some(stage) => Ok(self.start_sum(slot, job, stage, job.channel as usize)),
+        match self.stage(job) {
+            Some(stage) => {
+                let exchange = self.place(job).exchanges[job.channel as usize];
+                Ok(self.start_stage(slot, job, stage, exchange))
+            }
             None => self.start_calls(slot, job, |in_flight| in_flight.start_whole(slot, job)),
         }
     }
@@ -103,11 +158,13 @@ impl InFlight {
         plan: StagePlan<'_>,
     ) -> Result<bool, Failure> {
         let job = plan.job;
+        let Some(AcrossNodes { exchange, communicator }) = self.across_nodes else {
+            return Ok(false);
+        };
         if let Some(stage) = plan.exchanged_sum() {
-            return Ok(self.start_sum(slot, job, stage, ACROSS_NODES));
+            return Ok(self.start_stage(slot, job, stage, exchange));
         }
         self.start_calls(slot, job, |in_flight| {
-            let Some(Group { communicator, .. }) = in_flight.across_nodes else { return Ok(()) };
             plan.exchanged_calls(|call, range| match range.is_empty() {
                 true => Ok(()),
                 false => in_flight.start_messages(slot, job, call, range, communicator),
@@ -115,7 +172,7 @@ impl InFlight {
         })
     }
 
-    fn start_sum(&mut self, slot: u32, job: Job, stage: Stage, exchange: usize) -> bool {
+    fn start_stage(&mut self, slot: u32, job: Job, stage: Stage, exchange: usize) -> bool {
         let started = Instant::now();
         let left = self.exchanges[exchange].submit(slot, stage);
         self.running[slot as usize] = (left > 0).then_some(Running { job, started, left });
@@ -130,49 +187,62 @@ impl InFlight {
     ) -> Result<bool, Failure> {
         let started = Instant::now();
         let before = self.requests.len();
-        start(self).map_err(|code| self.failed_call(FailedCall { slot, code }, job.operation))?;
+        start(self).map_err(|code| self.failed_call(FailedCall { slot, code }, job))?;
         let left = self.requests.len() - before;
         self.running[slot as usize] = (left > 0).then_some(Running { job, started, left });
         Ok(left > 0)
     }
 
-    /// The sum of all ranks, in one stage.
-    fn sum_of_all(&self, job: Job) -> Option<Stage> {
-        let len = job.buffer.len();
+    /// The stage of an operation that is one: a sum, or any collective operation of a group. Those
+    /// of all ranks that are no sums are MPI's, whose messages do not grow with the world.
+    fn stage(&self, job: Job) -> Option<Stage> {
+        let buffer = job.buffer;
+        let len = buffer.len();
+        let Place { positions, .. } = self.place(job);
+        let parts =
+            || Partition::Placed { positions: positions.clone(), len: len / positions.len() };
         let (kind, partition) = match job.operation {
             Operation::AllReduceSum => (StageKind::AllReduce, Partition::Even { len }),
-            Operation::ReduceScatterSum => {
-                let positions = self.ranks.clone();
-                let len = len / self.world.size;
-                (StageKind::ReduceScatter, Partition::Placed { positions, len })
+            Operation::ReduceScatterSum => (StageKind::ReduceScatter, parts()),
+            _ if job.group == WORLD => return None,
+            Operation::AllGather | Operation::Barrier => (StageKind::AllGather, parts()),
+            Operation::Broadcast { root: owner } => {
+                (StageKind::AllGather, Partition::Whole { owner, len })
             }
-            _ => return None,
+            Operation::Send { .. } | Operation::Receive { .. } => return None,
         };
-        Some(Stage { kind, buffer: job.buffer, partition })
+        Some(Stage { kind, buffer, partition })
     }
 
-    /// Starts an operation that is no sum, over all ranks.
+    /// Starts an operation as calls of MPI.
     fn start_whole(&mut self, slot: u32, job: Job) -> Result<(), ErrorCode> {
         let len = job.buffer.len();
         let world = self.world.size;
         let part = |owner: usize| owner * (len / world)..(owner + 1) * (len / world);
         let is_one_message = len <= self.message_elements_max;
-        let communicator = match job.channel {
-            Channel::Data => self.world.data,
-            Channel::Control => self.world.control,
+        let group = self.exchanges[self.place(job).exchanges[job.channel as usize]].group();
+        let communicator = group.communicator;
+        let send = |to: usize, tag| Call::Send { to: group.ranks[to], tag: group.tag(tag) };
+        let receive =
+            |from: usize, tag| Call::Receive { from: group.ranks[from], tag: group.tag(tag) };
+        let point_to_point = match job.operation {
+            Operation::Send { to, tag } => Some(send(to, tag)),
+            Operation::Receive { from, tag } => Some(receive(from, tag)),
+            _ => None,
         };
         let mut start = |call, range| self.start_messages(slot, job, call, range, communicator);
+        if let Some(call) = point_to_point {
+            return start(call, 0..len);
+        }
         match job.operation {
             Operation::Broadcast { root } => start(Call::Broadcast { root }, 0..len),
             Operation::Barrier => start(Call::Barrier, 0..0),
-            Operation::Send { to, tag } => start(Call::Send { to, tag }, 0..len),
-            Operation::Receive { from, tag } => start(Call::Receive { from, tag }, 0..len),
             Operation::AllGather if is_one_message => start(Call::AllGather, part(0)),
             // A message with elements of all parts is not contiguous: one part after another.
             Operation::AllGather => {
                 (0..world).try_for_each(|root| start(Call::Broadcast { root }, part(root)))
             }
-            Operation::AllReduceSum | Operation::ReduceScatterSum => Ok(()), // not calls
+            _ => Ok(()), // stages
         }
     }
 
@@ -197,7 +267,7 @@ impl InFlight {
         for index in 0..count {
             let start = range.start + index * elements_max;
             let message = message(job, start, elements_max.min(range.end - start));
-            let purpose = Purpose { slot, chunk: None };
+            let purpose = Purpose { slot, chunk: None, awaits: None };
             // SAFETY: `submit` promised that the buffer is valid and ours until the end.
             unsafe { self.requests.start(purpose, call, message, communicator) }?;
         }
@@ -233,34 +303,32 @@ impl InFlight {
             // SAFETY: the caller's promise.
             let advanced = unsafe { exchanges[number].advance(requests, &is_dead, chunk_complete) };
             has_progressed |= advanced.map_err(|failed| {
-                let operation = self.operation(failed.slot);
-                self.failed_call(failed, operation)
+                let job = self.job(failed.slot);
+                self.failed_call(failed, job)
             })?;
         }
         Ok(has_progressed)
     }
 
-    fn failed_call(&self, failed: FailedCall, operation: Operation) -> Failure {
-        let FailedCall { slot, code } = failed;
-        Failure { slot, error: code.error_of(operation, self.world.rank) }
+    fn failed_call(&self, FailedCall { slot, code }: FailedCall, job: Job) -> Failure {
+        Failure { slot, error: code.error_of(job.operation, &self.place(job).membership) }
     }
 
     fn failed_request(&self, failed: FailedRequest<Purpose>) -> Failure {
         let slot = failed.purpose.slot;
-        let operation = self.operation(slot);
-        let rank = self.world.rank;
-        let error = match failed.error {
-            RequestError::Failed(code) => code.error_of(operation, rank),
+        let job = self.job(slot);
+        match failed.error {
+            RequestError::Failed(code) => self.failed_call(FailedCall { slot, code }, job),
             RequestError::WrongLength { expected, found } => {
                 let text = format!("expected a message of {expected} elements, found {found}");
-                Error::Mismatch { operation, rank, text }
+                Failure { slot, error: self.place(job).membership.mismatch(job.operation, text) }
             }
-        };
-        Failure { slot, error }
+        }
     }
 
-    fn operation(&self, slot: u32) -> Operation {
-        self.running[slot as usize].map_or(Operation::Barrier, |running| running.job.operation)
+    fn job(&self, slot: u32) -> Job {
+        let running = self.running[slot as usize];
+        running.unwrap_or_else(|| unreachable!("slot {slot} is not running")).job
     }
 }
 

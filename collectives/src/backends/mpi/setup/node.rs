@@ -50,7 +50,9 @@ pub(crate) fn join(world: World, options: &MpiOptions) -> Result<NodeTransport, 
     let across_nodes = Group {
         communicator: communicator::split(control, topology.exchange_group(), topology.own.node)?,
         member: topology.own.node,
-        members: topology.nodes.len(),
+        ranks: (0..topology.nodes.len()).collect(),
+        world_ranks: topology.exchange_ranks(),
+        number: 0,
     };
     Ok(NodeTransport::Shared(NodeGroups { topology, node, across_nodes }))
 }

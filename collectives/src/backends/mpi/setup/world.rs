@@ -3,13 +3,15 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mpi::ffi::{self, MPI_Comm};
 
-use crate::Dtype;
 use crate::backends::mpi::library::calls::{self, Call, ErrorCode, Message};
 use crate::backends::mpi::library::communicator;
+use crate::core::group::Membership;
+use crate::{Channel, Dtype, Operation};
 
 /// Interval between two polls of the last barrier.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
@@ -24,12 +26,36 @@ pub(crate) struct World {
 }
 
 /// Ranks that exchange messages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Group {
     pub(crate) communicator: MPI_Comm,
     /// Index of this rank in the group.
     pub(crate) member: usize,
-    pub(crate) members: usize,
+    /// Rank of each member in the communicator.
+    pub(crate) ranks: Arc<[usize]>,
+    /// Rank of each member in the world.
+    pub(crate) world_ranks: Arc<[usize]>,
+    /// Number of the group's dimension, which owns a block of tags.
+    pub(crate) number: u8,
+}
+
+/// Tags of the groups of one dimension: those of users, then those of exchanges.
+const TAGS_PER_NUMBER: u16 = 2 * (Operation::TAG_MAX + 1);
+
+impl Group {
+    pub(crate) fn members(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The tag in the communicator of a user's message.
+    pub(crate) fn tag(&self, tag: u16) -> u16 {
+        u16::from(self.number) * TAGS_PER_NUMBER + tag
+    }
+
+    /// The tag in the communicator of an exchange's messages.
+    pub(crate) fn exchange_tag(&self, tag: u16) -> u16 {
+        self.tag(Operation::TAG_MAX + 1 + tag)
+    }
 }
 
 impl World {
@@ -54,6 +80,21 @@ impl World {
         };
         check_initialised(code, level)?;
         Self::duplicated().map_err(ErrorCode::text)
+    }
+
+    /// The ranks of a group of this world, on one channel.
+    pub(crate) fn group(self, membership: &Membership, channel: Channel) -> Group {
+        let ranks: Arc<[usize]> = membership.plan.ranks.clone().into();
+        Group {
+            communicator: match channel {
+                Channel::Data => self.data,
+                Channel::Control => self.control,
+            },
+            member: membership.member,
+            ranks: ranks.clone(),
+            world_ranks: ranks,
+            number: membership.plan.number,
+        }
     }
 
     fn duplicated() -> Result<Self, ErrorCode> {
@@ -138,6 +179,23 @@ fn check_initialised(code: c_int, level: c_int) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::GroupPlan;
+
+    #[test]
+    fn dimensions_have_tags_of_their_own_below_the_largest_that_mpi_guarantees() {
+        let mut end = 0;
+        for number in 0..=GroupPlan::NUMBER_MAX {
+            // SAFETY: a constant of mpi-sys's C file.
+            let communicator = unsafe { ffi::RSMPI_COMM_NULL };
+            let ranks: Arc<[usize]> = [0].into();
+            let world_ranks = ranks.clone();
+            let group = Group { communicator, member: 0, ranks, world_ranks, number };
+            assert_eq!(group.tag(0), end);
+            assert_eq!(group.exchange_tag(0), group.tag(Operation::TAG_MAX) + 1);
+            end = group.exchange_tag(Operation::TAG_MAX) + 1;
+        }
+        assert_eq!(end, 1 << 15);
+    }
 
     /// MPI is not initialised here: asking it for a message would end the process.
     #[test]

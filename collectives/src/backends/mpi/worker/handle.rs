@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::backends::mpi::operations::in_flight::Awaited;
+use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::{Job, OutstandingTable};
 use crate::shm::FutexEvent;
 use crate::shm::node::Node;
-use crate::{Error, OUTSTANDING_MAX, Ticket, Timing};
+use crate::{Error, GroupPlan, OUTSTANDING_MAX, Ticket, Timing};
 
 pub(crate) const NAME: &str = "mpi";
 
@@ -32,7 +34,9 @@ pub(crate) struct State {
     pub(crate) outstanding: OutstandingTable,
     /// Slots of operations that were submitted and not started.
     pub(crate) queue: VecDeque<u32>,
-    /// Collective operations submitted so far, per channel.
+    /// Groups of the world that this rank is in, in the order of their indices, from 1.
+    pub(crate) groups: Vec<Membership>,
+    /// Collective operations of all ranks submitted so far, per channel.
     submitted: [u64; 2],
     /// Number, by slot, of the operation among its channel's collective operations, from 1.
     sequence: Box<[u64]>,
@@ -45,6 +49,8 @@ pub(crate) struct State {
     /// Set before `has_left`: there are operations that MPI, or ranks that map the memory, may
     /// still be carrying out.
     pub(crate) is_unfinished: bool,
+    /// Set before `has_left`: ranks that operations in flight wait for.
+    pub(crate) awaited: Vec<Awaited>,
     /// MPI_Finalize has returned.
     pub(crate) is_finalised: bool,
     /// The backend is to be closed in order, until this deadline.
@@ -61,17 +67,35 @@ impl State {
     }
 }
 
+impl State {
+    /// The ranks that an operation waits for, or, where it waits for those before it, those that
+    /// any waits for. Known when the communication thread has left.
+    fn awaited_by(&self, slot: u32) -> Vec<usize> {
+        let ranks = |of_slot: bool| {
+            let awaited = self.awaited.iter().filter(|awaited| !of_slot || awaited.slot == slot);
+            let mut ranks: Vec<usize> = awaited.map(|awaited| awaited.rank).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            ranks
+        };
+        let own = ranks(true);
+        if own.is_empty() { ranks(false) } else { own }
+    }
+}
+
 impl WorkerHandle {
     pub(crate) fn new() -> Self {
         let state = State {
             outstanding: OutstandingTable::new(),
             queue: VecDeque::with_capacity(OUTSTANDING_MAX),
+            groups: Vec::new(),
             submitted: [0; 2],
             sequence: vec![0; OUTSTANDING_MAX].into(),
             dead: None,
             dead_since: None,
             has_left: false,
             is_unfinished: false,
+            awaited: Vec::new(),
             is_finalised: false,
             closing: None,
         };
@@ -120,6 +144,26 @@ impl WorkerHandle {
         Error::Dead { backend: NAME, rank, reason }
     }
 
+    /// This rank's place in a group, which the communication thread learns of before the first
+    /// operation.
+    ///
+    /// # Errors
+    /// Returns why there is no such group.
+    pub(crate) fn group(&self, plan: &GroupPlan, member: usize) -> Result<Membership, String> {
+        let mut state = self.lock();
+        let same_number = state.groups.iter().find(|group| group.plan.number == plan.number);
+        match same_number {
+            Some(known) if *known.plan == *plan => Ok(known.clone()),
+            Some(known) => Err(format!("{plan} has the number of {}", known.plan)),
+            None => {
+                let group = state.groups.len() as u16 + 1;
+                let membership = Membership { group, plan: Arc::new(plan.clone()), member };
+                state.groups.push(membership.clone());
+                Ok(membership)
+            }
+        }
+    }
+
     pub(crate) fn submit(&self, rank: usize, job: Job) -> Result<Ticket, Error> {
         let mut state = self.lock();
         if let Some(reason) = &state.dead {
@@ -129,7 +173,7 @@ impl WorkerHandle {
         let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
         let ticket = state.outstanding.insert(job).ok_or_else(full)?;
         state.queue.push_back(ticket.slot);
-        if operation.peer().is_none() {
+        if operation.peer().is_none() && job.group == WORLD {
             let submitted = &mut state.submitted[job.channel as usize];
             *submitted += 1;
             state.sequence[ticket.slot as usize] = *submitted;
@@ -141,10 +185,11 @@ impl WorkerHandle {
 
     pub(crate) fn wait(
         &self,
-        rank: usize,
+        membership: &Membership,
         ticket: &Ticket,
         deadline: Instant,
     ) -> Result<Timing, Error> {
+        let rank = membership.world_rank();
         let mut state = self.lock();
         loop {
             if let Some(outcome) = state.outstanding.take_outcome(ticket) {
@@ -157,9 +202,12 @@ impl WorkerHandle {
             if Instant::now() >= deadline {
                 let job = state.outstanding.job(ticket.slot);
                 let sequence = state.sequence[ticket.slot as usize];
-                let error = job.deadline_error(rank, NAME, self.missing(job, sequence));
+                let missing = self.missing(membership, job, sequence);
+                let mut error = job.deadline_error(membership, NAME, missing);
                 state.die(|| error.to_string());
-                self.leave_mpi(state).outstanding.release(ticket);
+                let mut state = self.leave_mpi(state);
+                error.name_missing(|| state.awaited_by(ticket.slot));
+                state.outstanding.release(ticket);
                 return Err(error);
             }
             state = self.await_done(state, deadline);
@@ -167,11 +215,11 @@ impl WorkerHandle {
     }
 
     /// The ranks known to keep an operation from completing.
-    fn missing(&self, job: Job, sequence: u64) -> Vec<usize> {
+    fn missing(&self, membership: &Membership, job: Job, sequence: u64) -> Vec<usize> {
         match (job.operation.peer(), self.node()) {
-            (Some(peer), _) => vec![peer],
-            (None, Some(node)) => node.missing(job.channel, sequence),
-            (None, None) => Vec::new(),
+            (Some(peer), _) => vec![membership.plan.ranks[peer]],
+            (None, Some(node)) if job.group == WORLD => node.missing(job.channel, sequence),
+            _ => Vec::new(),
         }
     }
 
@@ -186,6 +234,13 @@ impl WorkerHandle {
         let until = state.dead_since.unwrap_or_else(Instant::now) + GRACE;
         self.wake_worker();
         self.await_left(state, until)
+    }
+
+    /// Kills the backend for a reason of its owner's.
+    pub(crate) fn abandon(&self, reason: &str) {
+        let mut state = self.lock();
+        state.die(|| reason.to_owned());
+        drop(self.leave_mpi(state));
     }
 
     /// Returns whether buffers of operations whose `wait` returned an error may still be written.
@@ -229,6 +284,7 @@ mod tests {
     #[test]
     fn all_waits_together_give_one_grace() {
         let handle = WorkerHandle::new();
+        let world = Membership::of_world(0, 1);
         let mut buffers = [[0f32; 4]; 3];
         let tickets = buffers.each_mut().map(|buffer| {
             let buffer = RawBuffer::of(buffer);
@@ -237,7 +293,7 @@ mod tests {
         });
         let start = Instant::now();
         let deadline = start + Duration::from_millis(10);
-        let errors = tickets.map(|ticket| handle.wait(0, &ticket, deadline).unwrap_err());
+        let errors = tickets.map(|ticket| handle.wait(&world, &ticket, deadline).unwrap_err());
         assert!(matches!(errors[0], Error::Deadline { .. }), "{errors:?}");
         assert!(errors[1..].iter().all(|error| matches!(error, Error::Dead { .. })), "{errors:?}");
         drop(handle.leave_mpi(handle.lock()));

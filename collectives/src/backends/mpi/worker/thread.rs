@@ -12,6 +12,7 @@ use crate::backends::mpi::operations::stage_plan::StagePlan;
 use crate::backends::mpi::options::MpiOptions;
 use crate::backends::mpi::setup::node::{self, NodeTransport};
 use crate::backends::mpi::setup::world::{Group, World};
+use crate::core::group::WORLD;
 use crate::core::outstanding::Job;
 use crate::{Error, OUTSTANDING_MAX, Timing};
 
@@ -47,13 +48,17 @@ pub(crate) fn run(
     }
     let mut worker = Worker {
         handle,
-        in_flight: InFlight::new(world, across_nodes, options.message_elements_max),
+        in_flight: InFlight::new(world, across_nodes.clone(), options.message_elements_max),
         hierarchy,
         completed: Vec::with_capacity(OUTSTANDING_MAX),
         last_progress: Instant::now(),
     };
     let end = worker.serve();
-    handle.lock().is_unfinished = worker.is_unfinished();
+    {
+        let mut state = handle.lock();
+        state.is_unfinished = worker.is_unfinished();
+        state.awaited = worker.in_flight.awaited().collect();
+    }
     match end {
         Ok(End::Closed(deadline)) => finalise(handle, world, across_nodes, deadline),
         Ok(End::Dead) => {} // MPI is never called again
@@ -170,13 +175,17 @@ impl Worker<'_> {
     }
 
     /// Receives submitted operations, unless it is the end.
-    fn receive(&self, submitted: &mut Vec<Submitted>) -> Option<End> {
+    fn receive(&mut self, submitted: &mut Vec<Submitted>) -> Option<End> {
         let mut state = self.handle.lock();
         if state.dead.is_some() {
             return Some(End::Dead);
         }
         if let (Some(deadline), true) = (state.closing, state.queue.is_empty() && self.is_idle()) {
             return Some(End::Closed(deadline));
+        }
+        // Before the first operation of a new group.
+        for membership in state.groups.iter().skip(self.in_flight.groups() - 1) {
+            self.in_flight.add_group(membership.clone());
         }
         while let Some(slot) = state.queue.pop_front() {
             submitted.push(Submitted { slot, job: state.outstanding.job(slot) });
@@ -185,7 +194,7 @@ impl Worker<'_> {
     }
 
     fn start(&mut self, slot: u32, job: Job) -> Result<(), Failure> {
-        let node = self.handle.node();
+        let node = self.handle.node().filter(|_| job.group == WORLD);
         if let (None, Some(node)) = (job.operation.peer(), node) {
             node.record_start(job.channel);
         }

@@ -1,0 +1,178 @@
+//! Groups of ranks keep the contract of the world, several of them at the same time.
+
+use std::time::{Duration, Instant};
+
+use device::Allocator;
+
+use super::terms::{Terms, expect_ok, filled, value};
+use crate::{Channel, Collective, Error, GroupPlan, Incoming, Operation, scope};
+
+/// Names of up to three dimensions, innermost first.
+const DIMENSIONS: [&str; 3] = ["tensor", "shard", "data"];
+
+/// The group of a rank in a world of two ranks per dimension: the ranks that differ from it only in
+/// the dimensions that are bits of `number`.
+fn plan(rank: usize, world: usize, number: usize) -> GroupPlan {
+    let ranks = (0..world).filter(|other| (other ^ rank) & !number == 0).collect();
+    let dimension = DIMENSIONS[number.trailing_zeros() as usize];
+    GroupPlan { dimension, number: number as u8, ranks }
+}
+
+/// Creates the group of a plan.
+fn create(collective: &dyn Collective, plan: &GroupPlan) -> Box<dyn Collective> {
+    let group = expect_ok(collective, "subgroup", collective.subgroup(plan));
+    assert_eq!(group.world(), plan.ranks.len(), "size of {plan}");
+    assert_eq!(plan.ranks[group.rank()], collective.rank(), "rank in {plan}");
+    group
+}
+
+/// Every group of every set of dimensions keeps the contract, in a world of 2, 4 or 8 ranks.
+///
+/// # Panics
+/// Panics if a promise is broken.
+pub fn every_group_keeps_the_contract(collective: &dyn Collective, terms: &Terms) {
+    let world = collective.world();
+    for number in 1..world {
+        let plan = plan(collective.rank(), world, number);
+        let group = create(collective, &plan);
+        assert_eq!(group.group().is_some(), plan.ranks.len() < world, "{plan}");
+        // No group shares memory: the sums of its ranks have one order.
+        super::run_all(&*group, &Terms { nodes: &[], ..*terms });
+    }
+}
+
+/// Operations of overlapping groups and of the world are in flight together, started and waited for
+/// in an order of each rank's own.
+///
+/// # Panics
+/// Panics if one of them gives other values.
+pub fn overlapping_groups_are_independent(collective: &dyn Collective, terms: &Terms) {
+    let rank = collective.rank();
+    let world = collective.world();
+    let len = 3 * terms.message_elements_max + 5;
+    let plans: Vec<GroupPlan> = (1..world).map(|number| plan(rank, world, number)).collect();
+    let groups: Vec<_> = plans.iter().map(|plan| create(collective, plan)).collect();
+    let numbers = || filled::<f32>(rank, len);
+    for round in 0..3 {
+        let buffer = |group| {
+            let buffer = Allocator::host().zeros(len).filled(|to| to.copy_from_slice(&numbers()));
+            Incoming::<f32>::new(group, buffer)
+        };
+        let mut buffers: Vec<_> = groups.iter().map(|group| buffer(&**group)).collect();
+        let turn = (rank + round) % buffers.len();
+        buffers.rotate_left(turn);
+        for buffer in &mut buffers {
+            expect_ok(collective, "start", buffer.start(Operation::AllReduceSum, 0..len));
+        }
+        for buffer in buffers.iter_mut().rev() {
+            let waited = buffer.wait(&(0..len), terms.deadline(), |_| ());
+            expect_ok(collective, "wait", waited);
+        }
+        buffers.rotate_right(turn);
+        for (plan, buffer) in plans.iter().zip(&buffers) {
+            for (index, found) in buffer.get(0..len).host().iter().enumerate() {
+                let addends = plan.ranks.iter().map(|&rank| f32::from(value(rank, index)));
+                assert_eq!(*found, addends.sum::<f32>(), "{plan}, element {index}");
+            }
+        }
+    }
+}
+
+/// Messages and sums of two groups of the same two ranks are not confused, although they have the
+/// same tags and lengths, and each rank starts them in another order. In a world of two there is
+/// nothing to confuse: both are the world.
+///
+/// # Panics
+/// Panics if they are confused.
+pub fn one_pair_in_two_groups(collective: &dyn Collective, terms: &Terms) {
+    let rank = collective.rank();
+    if collective.world() == 2 {
+        return;
+    }
+    let base = plan(rank, collective.world(), 1);
+    let same = |number, dimension| GroupPlan { number, dimension, ..base.clone() };
+    let groups = [same(8, "pipeline"), same(9, "context")].map(|plan| create(collective, &plan));
+    let [first, second] = &groups;
+    let other = 1 - first.rank();
+    let mut received = [[0_u8; 3]; 2];
+    let mut sent = [[10_u8; 3], [20; 3]];
+    let mut sums = [[1_f32; 3], [2.0; 3]];
+    let [first_received, second_received] = &mut received;
+    let [first_sent, second_sent] = &mut sent;
+    let [first_sum, second_sum] = &mut sums;
+    let exchange = Exchange { collective, terms, other };
+    if first.rank() == 0 {
+        exchange.run(&**first, first_sent, first_received, first_sum, || {
+            exchange.run(&**second, second_sent, second_received, second_sum, || ());
+        });
+    } else {
+        exchange.run(&**second, second_sent, second_received, second_sum, || {
+            exchange.run(&**first, first_sent, first_received, first_sum, || ());
+        });
+    }
+    assert_eq!(received, [[10; 3], [20; 3]], "messages of rank {rank}");
+    assert_eq!(sums, [[2.0; 3], [4.0; 3]], "sums of rank {rank}");
+}
+
+struct Exchange<'a> {
+    collective: &'a dyn Collective,
+    terms: &'a Terms,
+    other: usize,
+}
+
+impl Exchange<'_> {
+    /// Runs `meanwhile` while a message in each direction and a sum are in flight.
+    fn run(
+        &self,
+        group: &dyn Collective,
+        sent: &mut [u8],
+        received: &mut [u8],
+        sum: &mut [f32],
+        meanwhile: impl FnOnce(),
+    ) {
+        let Self { collective, terms, other } = *self;
+        scope(group, |scope| {
+            let send = scope.start(Operation::Send { to: other, tag: 4 }, sent);
+            let receive = scope.start(Operation::Receive { from: other, tag: 4 }, received);
+            let sum = scope.start(Operation::AllReduceSum, sum);
+            meanwhile();
+            for pending in [send, receive, sum] {
+                let pending = expect_ok(collective, "start", pending);
+                expect_ok(collective, "wait", pending.wait(terms.deadline()));
+            }
+        });
+    }
+}
+
+/// In a world of four, the last rank does not enter an operation of its group of two: the other
+/// rank of the group names it by its rank in the world, and finds the world dead. The ranks of the
+/// other group complete theirs. The last rank just returns, as in
+/// [`an_absent_rank_is_a_deadline`](super::failures::an_absent_rank_is_a_deadline).
+///
+/// Kills the backend.
+///
+/// # Panics
+/// Panics if a rank waits longer, or gets another result.
+pub fn an_absent_member_is_named(collective: &dyn Collective, timeout: Duration) {
+    let rank = collective.rank();
+    let group = create(collective, &plan(rank, collective.world(), 2));
+    if rank == 3 {
+        return;
+    }
+    let start = Instant::now();
+    let mut buffer = [1_f32; 100];
+    let result = group.run(Channel::Data, Operation::AllReduceSum, &mut buffer, start + timeout);
+    if rank != 1 {
+        expect_ok(collective, "the other group", result);
+        return assert_eq!(buffer, [2.0; 100]);
+    }
+    let error = result.err().unwrap_or_else(|| panic!("a sum without one rank"));
+    assert!(start.elapsed() >= timeout, "the deadline came early: {error}");
+    let text = error.to_string();
+    assert!(text.contains("all-reduce of 400 bytes in the shard group of ranks [1, 3]"), "{text}");
+    assert_eq!(error.missing_rank(), Some(3), "{text}");
+    for dead in [collective, &*group] {
+        let result = dead.barrier(Instant::now() + timeout);
+        assert!(matches!(result, Err(Error::Dead { rank: 1, .. })), "after it: {result:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Groups of ranks of a world.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::collective::Collective;
+use super::error::Error;
+use super::operation::Operation;
+
+/// A group of ranks of the world, described alike by all of its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Name of the dimension that the group is a line of, such as `shard`, for messages.
+    pub dimension: &'static str,
+    /// Number of the dimension, 1 to [`Self::NUMBER_MAX`]. Groups of one number have no rank in
+    /// common.
+    pub number: u8,
+    /// Ranks of the world, in the order of the group's own ranks.
+    pub ranks: Vec<usize>,
+}
+
+impl GroupPlan {
+    /// Largest number of a dimension.
+    pub const NUMBER_MAX: u8 = 15;
+
+    /// All ranks of a world, which are no group of a dimension.
+    pub(crate) fn world(size: usize) -> Self {
+        Self { dimension: "world", number: 0, ranks: (0..size).collect() }
+    }
+
+    /// Returns whether the group is all ranks of the world, in their order.
+    pub(crate) fn is_world(&self, size: usize) -> bool {
+        self.ranks.len() == size && (0..size).eq(self.ranks.iter().copied())
+    }
+
+    /// The rank in the group of a rank of the world that creates it.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the plan.
+    pub(crate) fn member(&self, rank: usize, world: usize) -> Result<usize, String> {
+        let mut sorted = self.ranks.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() != self.ranks.len() || sorted.last().is_some_and(|&last| last >= world) {
+            return Err(format!("expected different ranks below {world} in {self}"));
+        }
+        if !(1..=Self::NUMBER_MAX).contains(&self.number) {
+            let Self { number, .. } = self;
+            return Err(format!(
+                "expected a number in 1..={} of {self}, found {number}",
+                Self::NUMBER_MAX
+            ));
+        }
+        let member = self.ranks.iter().position(|&other| other == rank);
+        member.ok_or_else(|| format!("rank {rank} is not in {self}"))
+    }
+}
+
+impl fmt::Display for GroupPlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dimension, ranks, .. } = self;
+        let follows = |pair: &[usize]| pair[1] == pair[0] + 1;
+        match ranks[..] {
+            [first, _, .., last] if ranks.windows(2).all(follows) => {
+                write!(formatter, "the {dimension} group of ranks {first} to {last}")
+            }
+            _ => write!(formatter, "the {dimension} group of ranks {ranks:?}"),
+        }
+    }
+}
+
+/// Place of a rank in a group.
+#[derive(Debug, Clone)]
+pub(crate) struct Membership {
+    /// Index in the table of groups of its backend; 0 is the world.
+    pub(crate) group: u16,
+    pub(crate) plan: Arc<GroupPlan>,
+    /// This rank's rank in the group.
+    pub(crate) member: usize,
+}
+
+impl Membership {
+    /// The place of a rank in the world itself.
+    pub(crate) fn of_world(rank: usize, size: usize) -> Self {
+        Self { group: WORLD, plan: Arc::new(GroupPlan::world(size)), member: rank }
+    }
+
+    /// The place of a rank in the group or world of a backend's end.
+    pub(crate) fn of(collective: &dyn Collective) -> Self {
+        let member = collective.rank();
+        match collective.group() {
+            Some(plan) => Self { group: WORLD + 1, plan, member },
+            None => Self::of_world(member, collective.world()),
+        }
+    }
+
+    /// Number of ranks in the group.
+    pub(crate) fn size(&self) -> usize {
+        self.plan.ranks.len()
+    }
+
+    /// This rank's rank in the world.
+    pub(crate) fn world_rank(&self) -> usize {
+        self.plan.ranks[self.member]
+    }
+
+    /// The error of an operation whose arguments do not fit the group, or differ within it.
+    pub(crate) fn mismatch(&self, operation: Operation, text: String) -> Error {
+        let operation = operation.in_world(&self.plan.ranks);
+        Error::Mismatch { operation, group: self.named(), rank: self.world_rank(), text }
+    }
+
+    /// The group, for messages; `None` for the world, which needs no name.
+    pub(crate) fn named(&self) -> Option<Arc<GroupPlan>> {
+        (self.group != WORLD).then(|| self.plan.clone())
+    }
+}
+
+/// Index of the world in a backend's table of groups.
+pub(crate) const WORLD: u16 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(ranks: &[usize]) -> GroupPlan {
+        GroupPlan { dimension: "shard", number: 1, ranks: ranks.to_vec() }
+    }
+
+    #[test]
+    fn a_group_is_named_by_its_ranks() {
+        assert_eq!(plan(&[4, 5, 6]).to_string(), "the shard group of ranks 4 to 6");
+        assert_eq!(plan(&[1, 3]).to_string(), "the shard group of ranks [1, 3]");
+        assert_eq!(plan(&[2]).to_string(), "the shard group of ranks [2]");
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_is_refused() {
+        assert_eq!(plan(&[3, 1]).member(1, 4), Ok(1));
+        for (wrong, expected) in [
+            (plan(&[1, 4]), "different ranks below 4"),
+            (plan(&[1, 1]), "different ranks below 4"),
+            (plan(&[0, 2]), "rank 1 is not in the shard group of ranks [0, 2]"),
+            (GroupPlan { number: 16, ..plan(&[1]) }, "a number in 1..=15"),
+        ] {
+            let text = wrong.member(1, 4).unwrap_err();
+            assert!(text.contains(expected), "{text}");
+        }
+        assert!(plan(&[0, 1]).is_world(2) && !plan(&[1, 0]).is_world(2));
+    }
+}
