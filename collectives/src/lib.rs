@@ -9,6 +9,8 @@
 //! `buffer`, another method of `dyn Collective`, creates buffers in the memory on which the backend
 //! is fastest: on MPI, memory that the ranks of a node share.
 //!
+//! A group of some ranks, [`Collective::subgroup`], is a [`Collective`] like the world.
+//!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests), with
 //! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`contract`] has
 //! functions that check the promises of all backends. `src/backends/mod.rs` describes how to add

@@ -13,6 +13,7 @@ use crate::{Channel, Collective, Element, Operation};
 /// # Panics
 /// Panics if a sum is wrong.
 pub fn all_reduce(collective: &dyn Collective, terms: &Terms) {
+    all_reduce_as::<bf16>(collective, terms);
     all_reduce_as::<f32>(collective, terms);
     all_reduce_as::<f64>(collective, terms);
 }

@@ -5,7 +5,7 @@
 pub enum Dtype {
     /// Bytes; no reduction.
     U8,
-    /// bfloat16; no reduction, because sums would be rounded to 8 bits at every step.
+    /// bfloat16. The host adds in f32 and rounds once a stage, NCCL rounds as it likes.
     Bf16,
     /// IEEE 754 binary32.
     F32,
@@ -16,7 +16,7 @@ pub enum Dtype {
 impl Dtype {
     /// Returns whether reductions support the type.
     pub(crate) fn is_reducible(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
+        !matches!(self, Self::U8)
     }
 
     /// Size of one element in bytes.

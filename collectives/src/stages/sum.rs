@@ -4,10 +4,44 @@
 use std::ops::AddAssign;
 use std::{ptr, slice};
 
+use half::bf16;
+
 use crate::core::dtype::{Dtype, Element};
 
 /// Elements summed at a time: few enough to stay in the first-level cache.
 const TILE: usize = 1024;
+
+/// An element type that is summed.
+trait Addend: Element {
+    /// Type of sums, rounded to the element type once.
+    type Sum: Copy + Default + AddAssign + From<Self>;
+
+    fn rounded(sum: Self::Sum) -> Self;
+}
+
+impl Addend for bf16 {
+    type Sum = f32;
+
+    fn rounded(sum: f32) -> Self {
+        Self::from_f32(sum)
+    }
+}
+
+impl Addend for f32 {
+    type Sum = Self;
+
+    fn rounded(sum: Self) -> Self {
+        sum
+    }
+}
+
+impl Addend for f64 {
+    type Sum = Self;
+
+    fn rounded(sum: Self) -> Self {
+        sum
+    }
+}
 
 /// Adds `len` elements of each of `addends` in their order, and writes the sums to every one of
 /// `destinations`, which may be addends too.
@@ -27,19 +61,21 @@ pub(crate) unsafe fn sum_in_order(
     // SAFETY: the caller's promise.
     unsafe {
         match dtype {
+            Dtype::Bf16 => sum_as::<bf16>(len, addends, destinations),
             Dtype::F32 => sum_as::<f32>(len, addends, destinations),
             Dtype::F64 => sum_as::<f64>(len, addends, destinations),
-            Dtype::U8 | Dtype::Bf16 => unreachable!("refused by Operation::validate"),
+            Dtype::U8 => unreachable!("refused by Operation::validate"),
         }
     }
 }
 
-unsafe fn sum_as<E: Element + AddAssign>(
+unsafe fn sum_as<E: Addend>(
     len: usize,
     addends: impl Iterator<Item = *const u8> + Clone,
     destinations: impl Iterator<Item = *mut u8> + Clone,
 ) {
-    let mut sums = [E::default(); TILE];
+    let mut sums = [E::Sum::default(); TILE];
+    let mut rounded = [E::default(); TILE];
     for start in (0..len).step_by(TILE) {
         let tile_len = TILE.min(len - start);
         let sums = &mut sums[..tile_len];
@@ -49,15 +85,17 @@ unsafe fn sum_as<E: Element + AddAssign>(
         };
         let mut tiles = addends.clone().map(tile_of);
         let first = tiles.next().unwrap_or_else(|| unreachable!("a sum of no addends"));
-        sums.copy_from_slice(first);
+        sums.iter_mut().zip(first).for_each(|(sum, addend)| *sum = E::Sum::from(*addend));
         for tile in tiles {
-            sums.iter_mut().zip(tile).for_each(|(sum, addend)| *sum += *addend);
+            sums.iter_mut().zip(tile).for_each(|(sum, addend)| *sum += E::Sum::from(*addend));
         }
+        let rounded = &mut rounded[..tile_len];
+        rounded.iter_mut().zip(&*sums).for_each(|(rounded, sum)| *rounded = E::rounded(*sum));
         for destination in destinations.clone() {
             // SAFETY: the caller's promise; no slice of an addend is used any more.
             unsafe {
                 let destination = destination.cast::<E>().add(start);
-                ptr::copy_nonoverlapping(sums.as_ptr(), destination, tile_len);
+                ptr::copy_nonoverlapping(rounded.as_ptr(), destination, tile_len);
             }
         }
     }
@@ -66,6 +104,17 @@ unsafe fn sum_as<E: Element + AddAssign>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 256 + 1 is 256 in bf16: rounded after each addition, ones would be lost.
+    #[test]
+    fn sums_in_bf16_are_rounded_once() {
+        let mut all = [256.0, 1.0, 1.0, 1.0, 1.0].map(|addend| vec![bf16::from_f32(addend); 3]);
+        let sums: *mut u8 = all[0].as_mut_ptr().cast();
+        let addends = all.iter().map(|numbers| numbers.as_ptr().cast::<u8>());
+        // SAFETY: vectors of that many elements, which nothing else uses meanwhile.
+        unsafe { sum_in_order(Dtype::Bf16, 3, addends, std::iter::once(sums)) };
+        assert_eq!(all[0], [bf16::from_f32(260.0); 3]);
+    }
 
     /// Numbers whose sum depends on the order.
     fn number(rank: usize, index: usize) -> f32 {

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use device::cuda::Cuda;
 use device::{Allocator, DeviceBuffer};
-use half::bf16;
 use yardstick_collectives::{
     Channel, Collective, Error, Incoming, Nccl, OUTSTANDING_MAX, Operation, Position, Settled,
     scope,
@@ -225,7 +224,7 @@ fn what_nccl_is_not_used_for_is_refused() {
 fn refuses(Rank { nccl, device }: Rank<'_>) {
     let collective: &dyn Collective = &nccl;
     let mut floats = on_device(&device, &vec![1.0; LEN + 1]);
-    let mut rounded = Allocator::cuda(&device).zeros::<bf16>(LEN);
+    let mut bytes = Allocator::cuda(&device).zeros::<u8>(LEN);
     let mut run = |channel, operation| {
         collective.run(channel, operation, floats.view_mut(), soon()).map(drop).unwrap_err()
     };
@@ -239,8 +238,8 @@ fn refuses(Rank { nccl, device }: Rank<'_>) {
         assert!(matches!(uneven, Error::Mismatch { .. }), "{uneven}");
     }
     let sum = Operation::AllReduceSum;
-    let rounded = collective.run(Channel::Data, sum, rounded.view_mut(), soon()).unwrap_err();
-    assert!(matches!(rounded, Error::Unsupported { .. }), "{rounded}");
+    let bytes = collective.run(Channel::Data, sum, bytes.view_mut(), soon()).unwrap_err();
+    assert!(matches!(bytes, Error::Unsupported { .. }), "{bytes}");
     // Nothing of this has damaged the backend.
     collective.run(Channel::Data, sum, floats.view_mut(), soon()).unwrap();
     assert_eq!(read(&device, &floats), vec![collective.world() as f32; LEN + 1]);

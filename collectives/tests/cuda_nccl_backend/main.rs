@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use device::cuda::{self, Cuda};
 use support::counting::Counting;
 use yardstick_collectives::contract::{self, Terms, failures, values};
-use yardstick_collectives::{Collective, Nccl, Threads};
+use yardstick_collectives::{Collective, GroupPlan, Nccl, Threads};
 
 use device_copy::{Channels, OnDevice};
 
@@ -38,6 +38,8 @@ const PASSED: &str = "passed in a process of its own";
 
 /// Ranks that are tested at most, each with a device.
 const RANKS_MAX: usize = 3;
+/// Ranks of two dimensions.
+const MESH_RANKS: usize = 4;
 
 /// Runs one test in a process of its own, where the emulated driver has enough devices and starts
 /// each operation of a stream up to so much later than it could.
@@ -51,7 +53,7 @@ fn in_own_process(test: &str, delay_us: u32, body: impl FnOnce()) {
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(OWN_PROCESS, "1");
-    command.env("EMULATED_CUDA_DEVICES", RANKS_MAX.to_string());
+    command.env("EMULATED_CUDA_DEVICES", MESH_RANKS.to_string());
     command.env("EMULATED_CUDA_DELAY_US", delay_us.to_string());
     let output = command.output().unwrap();
     let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
@@ -124,6 +126,40 @@ fn all_operations_have_the_right_values() {
             });
         }
     });
+}
+
+/// Each rank is in two groups of two, each with a communicator of its own, open at the same time.
+#[test]
+fn groups_keep_the_contract() {
+    in_own_process("groups_keep_the_contract", 100, || {
+        if cuda::devices().unwrap().len() < MESH_RANKS {
+            return eprintln!("not shown: there are fewer than {MESH_RANKS} devices");
+        }
+        std::thread::scope(|threads| {
+            for control in Threads::group(MESH_RANKS) {
+                threads.spawn(move || be_in_two_groups(&control));
+            }
+        });
+    });
+}
+
+fn be_in_two_groups(world: &dyn Collective) {
+    let rank = world.rank();
+    let plans = [
+        GroupPlan { dimension: "shard", number: 1, ranks: vec![rank & 2, rank | 1] },
+        GroupPlan { dimension: "data", number: 2, ranks: vec![rank & 1, rank | 2] },
+    ];
+    let controls = plans.each_ref().map(|plan| world.subgroup(plan).unwrap());
+    let device = Cuda::open(rank).unwrap();
+    let [shard, data] = controls
+        .each_ref()
+        .map(|control| Nccl::open(control.as_ref(), &device, TERMS.timeout).unwrap());
+    for group in [&shard, &data] {
+        contract::run_all(&OnDevice::new(group, &device, Channels::Data), &TERMS);
+    }
+    for group in [data, shard] {
+        group.close(soon()).unwrap();
+    }
 }
 
 #[test]

@@ -25,6 +25,8 @@ impl Status {
 
 /// `ncclFloat32`.
 pub const FLOAT32: c_int = 7;
+/// `ncclBfloat16`.
+pub const BFLOAT16: c_int = 9;
 /// `ncclFloat64`.
 pub const FLOAT64: c_int = 8;
 /// `ncclUint8`.

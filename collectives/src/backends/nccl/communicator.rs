@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use device::Keeper;
 use device::cuda::nccl::{
-    self, Config, FLOAT32, FLOAT64, Handle, Registration, SUM, Status, UINT8, UniqueId,
+    self, BFLOAT16, Config, FLOAT32, FLOAT64, Handle, Registration, SUM, Status, UINT8, UniqueId,
 };
 use device::cuda::{Cuda, Stream};
 
@@ -116,7 +116,7 @@ impl Communicator {
         let all: *mut c_void = buffer.start().as_ptr().cast();
         let part_len = buffer.len() / self.world;
         let part = all.wrapping_byte_add(self.rank * part_len * buffer.dtype().bytes());
-        let dtype = reduced_type(buffer.dtype());
+        let dtype = nccl_type(buffer.dtype());
         // SAFETY: the caller's promise; a rank's part lies inside the buffer.
         unsafe {
             match operation {
@@ -215,11 +215,13 @@ pub(super) fn failure(functions: &nccl::Nccl, status: Status) -> String {
     }
 }
 
-/// NCCL's element type for a sum.
-fn reduced_type(dtype: Dtype) -> c_int {
+/// NCCL's element type.
+fn nccl_type(dtype: Dtype) -> c_int {
     match dtype {
+        Dtype::Bf16 => BFLOAT16,
+        Dtype::F32 => FLOAT32,
         Dtype::F64 => FLOAT64,
-        _ => FLOAT32,
+        Dtype::U8 => UINT8,
     }
 }
 
