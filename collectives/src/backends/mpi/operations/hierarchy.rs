@@ -120,7 +120,7 @@ impl Hierarchy {
         let queue = &mut self.before_exchange;
         // SAFETY: the caller's promise.
         let step = unsafe { queue.step(running, self.rank, |index| plan.before_exchange(index)) };
-        if let Some(step) = step.map_err(|error| Failure { slot, error })? {
+        if let Some(step) = step.map_err(|error| Failure { slot, error: Box::new(error) })? {
             return Ok(step != Step::Blocked);
         }
         running.stages = 0;
@@ -143,7 +143,7 @@ impl Hierarchy {
         let queue = &mut self.after_exchange;
         // SAFETY: the caller's promise.
         let step = unsafe { queue.step(running, self.rank, |index| plan.after_exchange(index)) };
-        if let Some(step) = step.map_err(|error| Failure { slot, error })? {
+        if let Some(step) = step.map_err(|error| Failure { slot, error: Box::new(error) })? {
             return Ok(step != Step::Blocked);
         }
         let timing = running.job.timing_since(running.started.unwrap_or(running.job.submitted));

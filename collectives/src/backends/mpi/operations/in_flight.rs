@@ -22,7 +22,7 @@ use crate::{Channel, Error, OUTSTANDING_MAX, Operation, Timing};
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) slot: u32,
-    pub(crate) error: Error,
+    pub(crate) error: Box<Error>,
 }
 
 /// All operations that MPI is carrying out. Lives on the communication thread.
@@ -311,7 +311,8 @@ impl InFlight {
     }
 
     fn failed_call(&self, FailedCall { slot, code }: FailedCall, job: Job) -> Failure {
-        Failure { slot, error: code.error_of(job.operation, &self.place(job).membership) }
+        let error = code.error_of(job.operation, &self.place(job).membership);
+        Failure { slot, error: Box::new(error) }
     }
 
     fn failed_request(&self, failed: FailedRequest<Purpose>) -> Failure {
@@ -321,7 +322,8 @@ impl InFlight {
             RequestError::Failed(code) => self.failed_call(FailedCall { slot, code }, job),
             RequestError::WrongLength { expected, found } => {
                 let text = format!("expected a message of {expected} elements, found {found}");
-                Failure { slot, error: self.place(job).membership.mismatch(job.operation, text) }
+                let error = self.place(job).membership.mismatch(job.operation, text);
+                Failure { slot, error: Box::new(error) }
             }
         }
     }

@@ -15,7 +15,7 @@ pub(crate) enum NodeTransport {
     /// MPI, because shared memory is unavailable for this reason.
     Fallback(String),
     /// Shared memory.
-    Shared(NodeGroups),
+    Shared(Box<NodeGroups>),
 }
 
 /// Groups of ranks with which this rank works in stages.
@@ -54,7 +54,7 @@ pub(crate) fn join(world: World, options: &MpiOptions) -> Result<NodeTransport, 
         world_ranks: topology.exchange_ranks(),
         number: 0,
     };
-    Ok(NodeTransport::Shared(NodeGroups { topology, node, across_nodes }))
+    Ok(NodeTransport::Shared(Box::new(NodeGroups { topology, node, across_nodes })))
 }
 
 /// The lowest rank of this rank's node.

@@ -10,7 +10,7 @@ use crate::backends::mpi::operations::hierarchy::Hierarchy;
 use crate::backends::mpi::operations::in_flight::{Failure, InFlight};
 use crate::backends::mpi::operations::stage_plan::StagePlan;
 use crate::backends::mpi::options::MpiOptions;
-use crate::backends::mpi::setup::node::{self, NodeTransport};
+use crate::backends::mpi::setup::node::{self, NodeGroups, NodeTransport};
 use crate::backends::mpi::setup::world::{Group, World};
 use crate::core::group::WORLD;
 use crate::core::outstanding::Job;
@@ -88,10 +88,10 @@ fn connect(handle: &WorkerHandle, options: &MpiOptions) -> Result<Connection, Er
             connection.warning = Some(text);
         }
         NodeTransport::Shared(groups) => {
-            let node = handle.set_node(Arc::new(groups.node));
-            let hierarchy = Hierarchy::new(groups.topology, world.rank, node);
-            connection.hierarchy = Some(hierarchy);
-            connection.across_nodes = Some(groups.across_nodes);
+            let NodeGroups { topology, node, across_nodes } = *groups;
+            let node = handle.set_node(Arc::new(node));
+            connection.hierarchy = Some(Hierarchy::new(topology, world.rank, node));
+            connection.across_nodes = Some(across_nodes);
         }
     }
     Ok(connection)
@@ -272,6 +272,6 @@ impl Worker<'_> {
     fn fail(&self, Failure { slot, error }: Failure) {
         let mut state = self.handle.lock();
         state.die(|| error.to_string());
-        state.outstanding.complete(slot, Err(error));
+        state.outstanding.complete(slot, Err(*error));
     }
 }
