@@ -37,7 +37,7 @@ pub use core::bucket::{Bucket, BucketPlan};
 pub use core::collective::{BackendMemory, Collective, OUTSTANDING_MAX, Ticket};
 pub use core::dtype::{Dtype, Element};
 pub use core::error::{Error, Position};
-pub use core::group::GroupPlan;
+pub use core::group::{GridPlan, GroupPlan};
 pub use core::incoming::Incoming;
 pub use core::operation::{Channel, Operation, Settled, Timing};
 pub use core::raw_buffer::RawBuffer;

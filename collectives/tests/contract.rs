@@ -13,8 +13,12 @@ use yardstick_collectives::{Collective, Error, Operation, Single, Threads, scope
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const TERMS: Terms =
-    Terms { message_elements_max: 1000, timeout: Duration::from_secs(20), nodes: &[] };
+const TERMS: Terms = Terms {
+    message_elements_max: 1000,
+    timeout: Duration::from_secs(20),
+    nodes: &[],
+    sums_by_node: false,
+};
 
 /// Runs the same on every rank of a group of threads.
 fn on_threads(world: usize, body: impl Fn(&dyn Collective) + Sync) {
@@ -47,6 +51,7 @@ fn groups_keep_the_contract() {
         on_threads(world, |rank| {
             contract::groups::overlapping_groups_are_independent(rank, &TERMS);
             contract::groups::one_pair_in_two_groups(rank, &TERMS);
+            contract::groups::every_grid_keeps_the_contract(rank, &TERMS);
         });
     }
 }

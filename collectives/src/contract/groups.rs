@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use device::Allocator;
 
 use super::terms::{Terms, expect_ok, filled, value};
-use crate::{Channel, Collective, Error, GroupPlan, Incoming, Operation, scope};
+use crate::{Channel, Collective, Error, GridPlan, GroupPlan, Incoming, Operation, scope};
 
 /// Names of up to three dimensions, innermost first.
 const DIMENSIONS: [&str; 3] = ["tensor", "shard", "data"];
@@ -38,6 +38,31 @@ pub fn every_group_keeps_the_contract(collective: &dyn Collective, terms: &Terms
         assert_eq!(group.group().is_some(), plan.ranks.len() < world, "{plan}");
         // No group shares memory: the sums of its ranks have one order.
         super::run_all(&*group, &Terms { nodes: &[], ..*terms });
+    }
+}
+
+/// Grids of all shapes keep the contract, in a world of 4 or 8 ranks, and sum their inner lines
+/// first.
+///
+/// # Panics
+/// Panics if a promise is broken.
+pub fn every_grid_keeps_the_contract(collective: &dyn Collective, terms: &Terms) {
+    // Ranks in other orders than the world's. A grid's ranks follow outer lines.
+    const TWO_LINES: [usize; 8] = [0, 1, 0, 1, 0, 1, 0, 1];
+    const FOUR_LINES: [usize; 8] = [0, 1, 2, 3, 0, 1, 2, 3];
+    let world = collective.world();
+    let shapes: [(usize, &'static [usize]); 2] = [(2, &TWO_LINES), (4, &FOUR_LINES)];
+    for (number, (outer, lines_of_ranks)) in (11..).zip(shapes) {
+        if outer >= world {
+            continue;
+        }
+        let line = |line: usize| (0..world).rev().filter(|rank| rank % outer == line).collect();
+        let plan =
+            GridPlan { dimensions: "shard x data", number, lines: (0..outer).map(line).collect() };
+        let grid = expect_ok(collective, "grid", collective.grid(&plan));
+        assert_eq!(plan.group().ranks[grid.rank()], collective.rank(), "{plan:?}");
+        let nodes = &lines_of_ranks[..world];
+        super::run_all(&*grid, &Terms { nodes, sums_by_node: true, ..*terms });
     }
 }
 

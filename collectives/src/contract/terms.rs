@@ -14,6 +14,8 @@ pub struct Terms {
     /// The node of each rank, by any numbers, where ranks of a node share memory. Empty: all are on
     /// one node, or each is alone.
     pub nodes: &'static [usize],
+    /// All sums are by node, in whatever memory and on whatever channel.
+    pub sums_by_node: bool,
 }
 
 impl Terms {

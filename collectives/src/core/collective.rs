@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use device::Keeper;
 
 use super::error::Error;
-use super::group::GroupPlan;
+use super::group::{GridPlan, GroupPlan};
 use super::operation::{Channel, Operation, Settled, Timing};
 use super::raw_buffer::RawBuffer;
 
@@ -79,6 +79,16 @@ pub unsafe trait Collective: Send + Sync + Debug {
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
         let text = format!("it has no groups, such as {plan}");
         Err(Error::Start { backend: self.backend(), text })
+    }
+
+    /// A grid of ranks of the world: a group whose all-reduces, reduce-scatters and all-gathers go
+    /// over one dimension after the other. A rank's rank in it is that of
+    /// [`GridPlan::group`].
+    ///
+    /// # Errors
+    /// Those of [`subgroup`](Self::subgroup).
+    fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
+        self.subgroup(&plan.group())
     }
 
     /// The group that this is, if it is not the world.

@@ -69,6 +69,51 @@ impl fmt::Display for GroupPlan {
     }
 }
 
+/// Ranks of the world in two dimensions, described alike by all of them.
+///
+/// Sums are first those of each inner line, in the order of its ranks, then the inner lines' sums
+/// in the order of the lines: what crosses the outer dimension, the slower network, is smaller by
+/// the length of an inner line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GridPlan {
+    /// Names of the dimensions for messages, such as `shard x data`.
+    pub dimensions: &'static str,
+    /// Number of the grid among those of [`GroupPlan::number`].
+    pub number: u8,
+    /// Inner lines of equal length, in the order of the outer dimension.
+    pub lines: Vec<Vec<usize>>,
+}
+
+impl GridPlan {
+    /// Length of an inner line.
+    pub(crate) fn inner(&self) -> usize {
+        self.lines.first().map_or(0, Vec::len)
+    }
+
+    /// Length of an outer line.
+    pub(crate) fn outer(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The grid, unless one dimension is all there is.
+    pub(crate) fn staged(&self) -> Option<Arc<Self>> {
+        (self.inner() > 1 && self.outer() > 1).then(|| Arc::new(self.clone()))
+    }
+
+    /// The grid as a group. A rank's part of a buffer is a part of its inner line's part: ranks of
+    /// one outer line follow each other.
+    ///
+    /// # Panics
+    /// Panics if the lines differ in length.
+    pub fn group(&self) -> GroupPlan {
+        let Self { dimensions: dimension, number, ref lines } = *self;
+        assert!(lines.iter().all(|line| line.len() == self.inner()), "lines of equal length");
+        let outer_line = |index: usize| lines.iter().map(move |line| line[index]);
+        let ranks = (0..self.inner()).flat_map(outer_line).collect();
+        GroupPlan { dimension, number, ranks }
+    }
+}
+
 /// Place of a rank in a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Membership {
@@ -77,19 +122,21 @@ pub(crate) struct Membership {
     pub(crate) plan: Arc<GroupPlan>,
     /// This rank's rank in the group.
     pub(crate) member: usize,
+    /// The grid, if the group is one of more than one line in each dimension.
+    pub(crate) grid: Option<Arc<GridPlan>>,
 }
 
 impl Membership {
     /// The place of a rank in the world itself.
     pub(crate) fn of_world(rank: usize, size: usize) -> Self {
-        Self { group: WORLD, plan: Arc::new(GroupPlan::world(size)), member: rank }
+        Self { group: WORLD, plan: Arc::new(GroupPlan::world(size)), member: rank, grid: None }
     }
 
     /// The place of a rank in the group or world of a backend's end.
     pub(crate) fn of(collective: &dyn Collective) -> Self {
         let member = collective.rank();
         match collective.group() {
-            Some(plan) => Self { group: WORLD + 1, plan, member },
+            Some(plan) => Self { group: WORLD + 1, plan, member, grid: None },
             None => Self::of_world(member, collective.world()),
         }
     }

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZero;
-#[cfg(feature = "mpi")]
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -49,7 +48,6 @@ impl RawBuffer {
     ///
     /// # Panics
     /// Panics if the range does not lie inside.
-    #[cfg(feature = "mpi")]
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {self:?}");
         let offset = range.start * self.dtype.bytes();

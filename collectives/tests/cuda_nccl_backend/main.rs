@@ -28,8 +28,12 @@ use device_copy::{Channels, OnDevice};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const TERMS: Terms =
-    Terms { message_elements_max: 1000, timeout: Duration::from_secs(20), nodes: &[] };
+const TERMS: Terms = Terms {
+    message_elements_max: 1000,
+    timeout: Duration::from_secs(20),
+    nodes: &[],
+    sums_by_node: false,
+};
 
 /// Set in the process of one test.
 const OWN_PROCESS: &str = "YARDSTICK_TEST_OWN_PROCESS";

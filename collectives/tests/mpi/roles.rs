@@ -9,8 +9,12 @@ use support::seccomp;
 use yardstick_collectives::contract::{self, Terms, failures, groups, values};
 use yardstick_collectives::{Channel, Collective, Error, GroupPlan, Mpi, MpiOptions, Operation};
 
-const TERMS: Terms =
-    Terms { message_elements_max: MESSAGE, timeout: Duration::from_secs(60), nodes: &[] };
+const TERMS: Terms = Terms {
+    message_elements_max: MESSAGE,
+    timeout: Duration::from_secs(60),
+    nodes: &[],
+    sums_by_node: false,
+};
 
 /// Elements of the longest message.
 const MESSAGE: usize = 1000;
@@ -246,6 +250,7 @@ fn keep_the_contract_in_groups(mpi: Mpi) {
     groups::every_group_keeps_the_contract(&mpi, &TERMS);
     groups::overlapping_groups_are_independent(&mpi, &TERMS);
     groups::one_pair_in_two_groups(&mpi, &TERMS);
+    groups::every_grid_keeps_the_contract(&mpi, &TERMS);
     let rank = mpi.rank();
     // The pair of number 1, in the other order: in a world of two that number is free.
     let pair = GroupPlan { dimension: "shard", number: 1, ranks: vec![rank | 1, rank & !1] };

@@ -18,7 +18,8 @@ use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::shm::share::{all_gather_over, share};
 use crate::{
-    BackendMemory, Channel, Collective, Error, GroupPlan, Operation, RawBuffer, Ticket, Timing,
+    BackendMemory, Channel, Collective, Error, GridPlan, GroupPlan, Operation, RawBuffer, Ticket,
+    Timing,
 };
 
 const HINT: &str = "did every rank start, and under the mpirun of the same MPI library?";
@@ -176,7 +177,13 @@ unsafe impl Collective for Mpi {
 
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
         let timeout = self.options.timeout;
-        Ok(Box::new(Subgroup::new(plan, &self.membership, &self.handle, timeout)?))
+        Ok(Box::new(Subgroup::new(plan, None, &self.membership, &self.handle, timeout)?))
+    }
+
+    fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
+        let Self { membership, handle, options, .. } = self;
+        let group = plan.group();
+        Ok(Box::new(Subgroup::new(&group, plan.staged(), membership, handle, options.timeout)?))
     }
 
     fn backend(&self) -> &'static str {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use super::worker::handle::{NAME, WorkerHandle};
 use crate::core::group::Membership;
 use crate::core::outstanding::Job;
-use crate::{Channel, Collective, Error, GroupPlan, Operation, RawBuffer, Ticket, Timing};
+use crate::{
+    Channel, Collective, Error, GridPlan, GroupPlan, Operation, RawBuffer, Ticket, Timing,
+};
 
 /// This process as a rank of a group.
 ///
@@ -23,6 +25,7 @@ pub(super) struct Subgroup {
 impl Subgroup {
     pub(super) fn new(
         plan: &GroupPlan,
+        grid: Option<Arc<GridPlan>>,
         world: &Membership,
         handle: &Arc<WorkerHandle>,
         timeout: Duration,
@@ -30,9 +33,9 @@ impl Subgroup {
         let start = |text: String| Error::Start { backend: NAME, text };
         let size = world.size();
         let member = plan.member(world.world_rank(), size).map_err(start)?;
-        let membership = match plan.is_world(size) {
+        let membership = match plan.is_world(size) && grid.is_none() {
             true => world.clone(),
-            false => handle.group(plan, member).map_err(start)?,
+            false => handle.group(plan, member, grid).map_err(start)?,
         };
         Ok(Self { membership, handle: handle.clone(), timeout })
     }

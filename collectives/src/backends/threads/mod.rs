@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::{
-    Channel, Collective, Error, GroupPlan, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing,
+    Channel, Collective, Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Operation, RawBuffer, Ticket,
+    Timing,
 };
 use rendezvous::Rendezvous;
 
@@ -63,6 +64,24 @@ impl Threads {
         (0..world).map(rank).collect()
     }
 
+    /// This rank's end of a group.
+    fn in_group(&self, plan: &GroupPlan, grid: Option<Arc<GridPlan>>) -> Result<Self, Error> {
+        let rank = self.world_rank();
+        let mut rendezvous = self.lock();
+        let world = rendezvous.world();
+        let member = plan.member(rank, world);
+        let member = member.map_err(|text| Error::Start { backend: NAME, text })?;
+        let membership = match plan.is_world(world) && grid.is_none() {
+            true => Membership::of_world(rank, world),
+            false => {
+                let (group, plan) = rendezvous.group(plan);
+                Membership { group, plan, member, grid }
+            }
+        };
+        let Self { timeout, process, .. } = self;
+        Ok(Self { membership, timeout: *timeout, process: process.clone(), is_world: false })
+    }
+
     /// The rank in the world.
     fn world_rank(&self) -> usize {
         self.membership.world_rank()
@@ -102,21 +121,11 @@ unsafe impl Collective for Threads {
     }
 
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
-        let rank = self.world_rank();
-        let mut rendezvous = self.lock();
-        let world = rendezvous.world();
-        let member = plan.member(rank, world);
-        let member = member.map_err(|text| Error::Start { backend: NAME, text })?;
-        let membership = match plan.is_world(world) {
-            true => Membership::of_world(rank, world),
-            false => {
-                let (group, plan) = rendezvous.group(plan);
-                Membership { group, plan, member }
-            }
-        };
-        let Self { timeout, process, .. } = self;
-        let process = process.clone();
-        Ok(Box::new(Self { membership, timeout: *timeout, process, is_world: false }))
+        Ok(Box::new(self.in_group(plan, None)?))
+    }
+
+    fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
+        Ok(Box::new(self.in_group(&plan.group(), plan.staged())?))
     }
 
     fn backend(&self) -> &'static str {

@@ -171,8 +171,14 @@ impl Rendezvous {
         let all_agree = members.iter().all(|&rank| agrees(first(rank)));
         if all_agree {
             let buffer = |member: usize| first(members[member]).buffer;
+            let operation = expected.operation;
             // SAFETY: valid by the caller's promise, of one length and type as just compared.
-            unsafe { transfer::collective(expected.operation, members.len(), buffer) };
+            unsafe {
+                match &membership.grid {
+                    Some(grid) => transfer::grid(operation, grid, buffer),
+                    None => transfer::collective(operation, members.len(), buffer),
+                }
+            }
         }
         for &number in members {
             let rank = &mut self.ranks[number];

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr;
 
 use crate::stages::sum::sum_in_order;
-use crate::{Operation, RawBuffer};
+use crate::{GridPlan, Operation, RawBuffer};
 
 /// Carries out a collective operation on all ranks' buffers.
 ///
@@ -32,6 +32,49 @@ pub(super) unsafe fn collective(
             Operation::Broadcast { root } => copy_to_all(world, &buffer, root, 0..len),
             Operation::Barrier | Operation::Send { .. } | Operation::Receive { .. } => {}
         }
+    }
+}
+
+/// Carries out an operation of a grid, over one dimension after the other where it is a sum or a
+/// gather. `buffer` takes the grid's ranks.
+///
+/// # Safety
+/// As of [`collective`].
+pub(super) unsafe fn grid(
+    operation: Operation,
+    plan: &GridPlan,
+    buffer: impl Fn(usize) -> RawBuffer,
+) {
+    let (inner, outer) = (plan.inner(), plan.outer());
+    let len = buffer(0).len();
+    let part = |index: usize| index * (len / inner)..(index + 1) * (len / inner);
+    let of_inner_line = |operation| {
+        // SAFETY: the caller's promise.
+        (0..outer).for_each(|line| unsafe {
+            collective(operation, inner, |index| buffer(index * outer + line));
+        });
+    };
+    let of_outer_line = |operation, range: &dyn Fn(usize) -> Range<usize>| {
+        // SAFETY: the caller's promise, of ranges that lie inside.
+        (0..inner).for_each(|index| unsafe {
+            collective(operation, outer, |line| buffer(index * outer + line).slice(range(index)));
+        });
+    };
+    match operation {
+        Operation::AllReduceSum => {
+            of_inner_line(operation);
+            of_outer_line(operation, &|_| 0..len);
+        }
+        Operation::ReduceScatterSum => {
+            of_inner_line(operation);
+            of_outer_line(operation, &part);
+        }
+        Operation::AllGather => {
+            of_outer_line(operation, &part);
+            of_inner_line(operation);
+        }
+        // SAFETY: the caller's promise.
+        other => unsafe { collective(other, inner * outer, buffer) },
     }
 }
 

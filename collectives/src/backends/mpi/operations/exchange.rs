@@ -282,7 +282,7 @@ impl Exchange {
         let id = ChunkId { exchange: self.number, entry };
         let tag = self.group.exchange_tag(tag_of(entry, chunk.phase));
         // After a sum, another member may wait for a third one.
-        let awaits_sender = chunk.phase == Phase::first_of(*kind);
+        let awaits_sender = chunk.phase == Phase::first_of(*kind) && !self.group.follows_others;
         let received = self.received.as_mut_ptr().cast::<u8>();
         let mut start = |call, awaits, address, count| {
             if count == 0 && !buffer.is_empty() {

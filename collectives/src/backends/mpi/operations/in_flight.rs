@@ -8,11 +8,12 @@ use std::time::Instant;
 use mpi::ffi::MPI_Comm;
 
 use super::exchange::{Exchange, FailedCall, Purpose};
+use super::grid::{Entering, Kind, Lines, Passed, Stages};
 use super::stage_plan::StagePlan;
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
 use crate::backends::mpi::library::requests::{FailedRequest, RequestError, Requests};
 use crate::backends::mpi::setup::world::{Group, World};
-use crate::core::group::{Membership, WORLD};
+use crate::core::group::{GridPlan, Membership, WORLD};
 use crate::core::outstanding::Job;
 use crate::stages::partition::Partition;
 use crate::stages::stage::{Stage, StageKind};
@@ -48,6 +49,15 @@ struct Place {
     exchanges: [usize; 2],
     /// Position of each member's part in a buffer of equal parts.
     positions: Arc<[usize]>,
+    grid: Option<Grid>,
+}
+
+/// The dimensions of a group that is a grid.
+#[derive(Debug)]
+struct Grid {
+    lines: Lines,
+    /// By channel, for each kind of operation.
+    stages: [[Stages; 3]; 2],
 }
 
 #[derive(Debug)]
@@ -71,6 +81,8 @@ struct Running {
     started: Instant,
     /// Requests, or chunks of an exchange, that are not complete.
     left: usize,
+    /// It has stages over the dimensions of a grid, of which this is one.
+    is_staged: bool,
 }
 
 impl InFlight {
@@ -102,7 +114,29 @@ impl InFlight {
         let exchanges = [Channel::Data, Channel::Control]
             .map(|channel| self.add_exchange(self.world.group(&membership, channel)));
         let positions = (0..membership.size()).collect();
-        self.groups.push(Place { membership, exchanges, positions });
+        let grid = membership.grid.clone().map(|grid| self.add_grid(&membership, &grid));
+        self.groups.push(Place { membership, exchanges, positions, grid });
+    }
+
+    fn add_grid(&mut self, membership: &Membership, grid: &GridPlan) -> Grid {
+        let lines = Lines::new(membership, grid);
+        let stages = [Channel::Data, Channel::Control].map(|channel| {
+            // After the tags of the group's own exchange, a block for each stage.
+            let mut block = 1;
+            Kind::ALL.map(|kind| {
+                let dimensions = kind.dimensions().iter().enumerate();
+                let exchanges = dimensions.map(|(stage, &dimension)| {
+                    let line = self.world.group(lines.of(dimension), channel);
+                    let follows_others = stage > 0;
+                    let group = Group { exchange_block: block, follows_others, ..line };
+                    block += 1;
+                    self.add_exchange(group)
+                });
+                let exchanges: Vec<usize> = exchanges.collect();
+                Stages::new(exchanges.into_iter())
+            })
+        });
+        Grid { lines, stages }
     }
 
     fn add_exchange(&mut self, group: Group) -> usize {
@@ -128,7 +162,11 @@ impl InFlight {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        !self.has_requests() && self.exchanges.iter().all(Exchange::is_empty)
+        let has_stages = |grid: &Grid| !grid.stages.as_flattened().iter().all(Stages::is_empty);
+        let mut grids = self.groups.iter().filter_map(|place| place.grid.as_ref());
+        !self.has_requests()
+            && self.exchanges.iter().all(Exchange::is_empty)
+            && !grids.any(has_stages)
     }
 
     /// Returns whether MPI may still read or write a buffer.
@@ -142,6 +180,12 @@ impl InFlight {
     /// communicator in the same order on all ranks, and a window that moves with completions would
     /// depend on each rank's timing.
     pub(crate) fn start(&mut self, slot: u32, job: Job) -> Result<bool, Failure> {
+        if let Some(entering) = self.enter_grid(slot, job) {
+            let started = Instant::now();
+            self.running[slot as usize] = Some(Running { job, started, left: 0, is_staged: true });
+            self.enter_stage(entering, job);
+            return Ok(true);
+        }
         match self.stage(job) {
             Some(stage) => {
                 let exchange = self.place(job).exchanges[job.channel as usize];
@@ -175,7 +219,8 @@ impl InFlight {
     fn start_stage(&mut self, slot: u32, job: Job, stage: Stage, exchange: usize) -> bool {
         let started = Instant::now();
         let left = self.exchanges[exchange].submit(slot, stage);
-        self.running[slot as usize] = (left > 0).then_some(Running { job, started, left });
+        self.running[slot as usize] =
+            (left > 0).then_some(Running { job, started, left, is_staged: false });
         left > 0
     }
 
@@ -189,7 +234,8 @@ impl InFlight {
         let before = self.requests.len();
         start(self).map_err(|code| self.failed_call(FailedCall { slot, code }, job))?;
         let left = self.requests.len() - before;
-        self.running[slot as usize] = (left > 0).then_some(Running { job, started, left });
+        self.running[slot as usize] =
+            (left > 0).then_some(Running { job, started, left, is_staged: false });
         Ok(left > 0)
     }
 
@@ -307,7 +353,52 @@ impl InFlight {
                 self.failed_call(failed, job)
             })?;
         }
+        has_progressed |= self.advance_grids(complete);
         Ok(has_progressed)
+    }
+
+    /// Enters an operation into the first stage over a grid, if it has stages.
+    fn enter_grid(&mut self, slot: u32, job: Job) -> Option<Entering> {
+        let grid = self.groups[job.group as usize].grid.as_mut()?;
+        let kind = Kind::of(job.operation)?;
+        Some(grid.stages[job.channel as usize][kind as usize].start(slot))
+    }
+
+    /// Submits a stage to its exchange.
+    fn enter_stage(&mut self, Entering { slot, stage, exchange }: Entering, job: Job) {
+        let Some(grid) = &self.groups[job.group as usize].grid else { return };
+        let Some(kind) = Kind::of(job.operation) else { return };
+        let stage = grid.lines.stage(kind, stage, job);
+        let left = self.exchanges[exchange].submit(slot, stage);
+        if let Some(running) = &mut self.running[slot as usize] {
+            running.left = left;
+        }
+    }
+
+    /// Moves operations that have passed a stage over a grid to the next one, and reports those
+    /// that have passed the last. Returns whether there were any.
+    fn advance_grids(&mut self, mut complete: impl FnMut(u32, Timing)) -> bool {
+        let mut has_progressed = false;
+        while let Some(passed) = self.pass_stage() {
+            has_progressed = true;
+            match passed {
+                Passed::Entering(entering) => self.enter_stage(entering, self.job(entering.slot)),
+                Passed::Complete(slot) => {
+                    if let Some(Running { job, started, .. }) = self.running[slot as usize].take() {
+                        complete(slot, job.timing_since(started));
+                    }
+                }
+            }
+        }
+        has_progressed
+    }
+
+    fn pass_stage(&mut self) -> Option<Passed> {
+        let Self { groups, running, .. } = self;
+        let has_passed = |slot: u32| running[slot as usize].is_some_and(|run| run.left == 0);
+        let grids = groups.iter_mut().filter_map(|place| place.grid.as_mut());
+        let mut stages = grids.flat_map(|grid| grid.stages.as_flattened_mut());
+        stages.find_map(|stages| stages.pass(has_passed))
     }
 
     fn failed_call(&self, FailedCall { slot, code }: FailedCall, job: Job) -> Failure {
@@ -339,7 +430,8 @@ fn count_down(running: &mut [Option<Running>], slot: u32, complete: &mut impl Fn
     let entry = &mut running[slot as usize];
     let Some(operation) = entry else { return };
     operation.left -= 1;
-    if let Some(Running { job, started, .. }) = entry.take_if(|operation| operation.left == 0) {
+    let is_complete = |operation: &mut Running| operation.left == 0 && !operation.is_staged;
+    if let Some(Running { job, started, .. }) = entry.take_if(is_complete) {
         complete(slot, job.timing_since(started));
     }
 }

@@ -53,6 +53,8 @@ pub(crate) fn join(world: World, options: &MpiOptions) -> Result<NodeTransport, 
         ranks: (0..topology.nodes.len()).collect(),
         world_ranks: topology.exchange_ranks(),
         number: 0,
+        exchange_block: 0,
+        follows_others: true,
     };
     Ok(NodeTransport::Shared(Box::new(NodeGroups { topology, node, across_nodes })))
 }

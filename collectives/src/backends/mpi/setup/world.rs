@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use mpi::ffi::{self, MPI_Comm};
 
+use crate::backends::footprint::PIPELINE_DEPTH;
 use crate::backends::mpi::library::calls::{self, Call, ErrorCode, Message};
 use crate::backends::mpi::library::communicator;
 use crate::core::group::Membership;
@@ -37,12 +38,19 @@ pub(crate) struct Group {
     pub(crate) world_ranks: Arc<[usize]>,
     /// Number of the group's dimension, which owns a block of tags.
     pub(crate) number: u8,
+    /// Block of tags among those of the number's exchanges.
+    pub(crate) exchange_block: u16,
+    /// Its operations follow stages among other ranks, for which a member may still wait.
+    pub(crate) follows_others: bool,
 }
 
 /// Tags of the groups of one dimension: those of users, then those of exchanges.
 const TAGS_PER_NUMBER: u16 = 2 * (Operation::TAG_MAX + 1);
 
 impl Group {
+    /// Tags of an exchange.
+    pub(crate) const EXCHANGE_TAGS: u16 = 2 * PIPELINE_DEPTH as u16;
+
     pub(crate) fn members(&self) -> usize {
         self.ranks.len()
     }
@@ -54,7 +62,7 @@ impl Group {
 
     /// The tag in the communicator of an exchange's messages.
     pub(crate) fn exchange_tag(&self, tag: u16) -> u16 {
-        self.tag(Operation::TAG_MAX + 1 + tag)
+        self.tag(Operation::TAG_MAX + 1 + self.exchange_block * Self::EXCHANGE_TAGS + tag)
     }
 }
 
@@ -94,6 +102,8 @@ impl World {
             ranks: ranks.clone(),
             world_ranks: ranks,
             number: membership.plan.number,
+            exchange_block: 0,
+            follows_others: false,
         }
     }
 
@@ -189,7 +199,15 @@ mod tests {
             let communicator = unsafe { ffi::RSMPI_COMM_NULL };
             let ranks: Arc<[usize]> = [0].into();
             let world_ranks = ranks.clone();
-            let group = Group { communicator, member: 0, ranks, world_ranks, number };
+            let group = Group {
+                communicator,
+                member: 0,
+                ranks,
+                world_ranks,
+                number,
+                exchange_block: 0,
+                follows_others: false,
+            };
             assert_eq!(group.tag(0), end);
             assert_eq!(group.exchange_tag(0), group.tag(Operation::TAG_MAX) + 1);
             end = group.exchange_tag(Operation::TAG_MAX) + 1;

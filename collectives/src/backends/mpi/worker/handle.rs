@@ -9,7 +9,7 @@ use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::{Job, OutstandingTable};
 use crate::shm::FutexEvent;
 use crate::shm::node::Node;
-use crate::{Error, GroupPlan, OUTSTANDING_MAX, Ticket, Timing};
+use crate::{Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Ticket, Timing};
 
 pub(crate) const NAME: &str = "mpi";
 
@@ -149,15 +149,20 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// Returns why there is no such group.
-    pub(crate) fn group(&self, plan: &GroupPlan, member: usize) -> Result<Membership, String> {
+    pub(crate) fn group(
+        &self,
+        plan: &GroupPlan,
+        member: usize,
+        grid: Option<Arc<GridPlan>>,
+    ) -> Result<Membership, String> {
         let mut state = self.lock();
         let same_number = state.groups.iter().find(|group| group.plan.number == plan.number);
         match same_number {
-            Some(known) if *known.plan == *plan => Ok(known.clone()),
+            Some(known) if *known.plan == *plan && known.grid == grid => Ok(known.clone()),
             Some(known) => Err(format!("{plan} has the number of {}", known.plan)),
             None => {
                 let group = state.groups.len() as u16 + 1;
-                let membership = Membership { group, plan: Arc::new(plan.clone()), member };
+                let membership = Membership { group, plan: Arc::new(plan.clone()), member, grid };
                 state.groups.push(membership.clone());
                 Ok(membership)
             }
