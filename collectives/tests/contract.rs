@@ -59,10 +59,12 @@ fn groups_keep_the_contract() {
 #[test]
 fn an_absent_member_of_a_group_is_named() {
     let timeout = Duration::from_millis(200);
-    on_threads(4, |rank| {
-        contract::groups::an_absent_member_is_named(rank, timeout);
-        std::thread::sleep(2 * timeout);
-    });
+    for (absent, len) in [(3, 100), (0, 1)] {
+        on_threads(4, |rank| {
+            contract::groups::an_absent_member_is_named(rank, absent, len, timeout);
+            std::thread::sleep(2 * timeout);
+        });
+    }
 }
 
 #[test]

@@ -169,35 +169,44 @@ impl Exchange<'_> {
     }
 }
 
-/// In a world of four, the last rank does not enter an operation of its group of two: the other
-/// rank of the group names it by its rank in the world, and finds the world dead. The ranks of the
-/// other group complete theirs. The last rank just returns, as in
+/// In a world of four, `absent` does not enter a sum of `len` elements in its group of two: the
+/// other rank of the group names it by its rank in the world, and finds the world dead. The ranks
+/// of the other group complete theirs. The absent rank just returns, as in
 /// [`an_absent_rank_is_a_deadline`](super::failures::an_absent_rank_is_a_deadline).
 ///
 /// Kills the backend.
 ///
 /// # Panics
 /// Panics if a rank waits longer, or gets another result.
-pub fn an_absent_member_is_named(collective: &dyn Collective, timeout: Duration) {
+pub fn an_absent_member_is_named(
+    collective: &dyn Collective,
+    absent: usize,
+    len: usize,
+    timeout: Duration,
+) {
     let rank = collective.rank();
     let group = create(collective, &plan(rank, collective.world(), 2));
-    if rank == 3 {
+    if rank == absent {
         return;
     }
     let start = Instant::now();
-    let mut buffer = [1_f32; 100];
+    let mut buffer = vec![1_f32; len];
     let result = group.run(Channel::Data, Operation::AllReduceSum, &mut buffer, start + timeout);
-    if rank != 1 {
+    let other = absent ^ 2;
+    if rank != other {
         expect_ok(collective, "the other group", result);
-        return assert_eq!(buffer, [2.0; 100]);
+        return assert_eq!(buffer, vec![2.0; len]);
     }
     let error = result.err().unwrap_or_else(|| panic!("a sum without one rank"));
     assert!(start.elapsed() >= timeout, "the deadline came early: {error}");
     let text = error.to_string();
-    assert!(text.contains("all-reduce of 400 bytes in the shard group of ranks [1, 3]"), "{text}");
-    assert_eq!(error.missing_rank(), Some(3), "{text}");
+    let ranks = [absent.min(other), absent.max(other)];
+    let named = format!("all-reduce of {} bytes in the shard group of ranks {ranks:?}", 4 * len);
+    assert!(text.contains(&named), "{text}");
+    assert_eq!(error.missing_rank(), Some(absent), "{text}");
     for dead in [collective, &*group] {
         let result = dead.barrier(Instant::now() + timeout);
-        assert!(matches!(result, Err(Error::Dead { rank: 1, .. })), "after it: {result:?}");
+        let Err(Error::Dead { rank: dead, reason, .. }) = &result else { panic!("{result:?}") };
+        assert_eq!((*dead, &**reason), (rank, &*text), "others learn the same");
     }
 }

@@ -88,7 +88,9 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// # Errors
     /// Those of [`subgroup`](Self::subgroup).
     fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
-        self.subgroup(&plan.group())
+        let group = plan.checked_group();
+        let start = |text| Error::Start { backend: self.backend(), text };
+        self.subgroup(&group.map_err(start)?)
     }
 
     /// The group that this is, if it is not the world.

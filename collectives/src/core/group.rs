@@ -56,6 +56,9 @@ impl GroupPlan {
     }
 }
 
+/// Most ranks that a message lists.
+const LISTED_MAX: usize = 16;
+
 impl fmt::Display for GroupPlan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dimension, ranks, .. } = self;
@@ -63,6 +66,11 @@ impl fmt::Display for GroupPlan {
         match ranks[..] {
             [first, _, .., last] if ranks.windows(2).all(follows) => {
                 write!(formatter, "the {dimension} group of ranks {first} to {last}")
+            }
+            [first, second, third, .., last] if ranks.len() > LISTED_MAX => {
+                let count = ranks.len();
+                let start = format!("{first}, {second}, {third}, ..., {last}");
+                write!(formatter, "the {dimension} group of {count} ranks [{start}]")
             }
             _ => write!(formatter, "the {dimension} group of ranks {ranks:?}"),
         }
@@ -102,15 +110,24 @@ impl GridPlan {
 
     /// The grid as a group. A rank's part of a buffer is a part of its inner line's part: ranks of
     /// one outer line follow each other.
-    ///
-    /// # Panics
-    /// Panics if the lines differ in length.
+    /// Ranks of lines that are longer than the first are left out.
     pub fn group(&self) -> GroupPlan {
         let Self { dimensions: dimension, number, ref lines } = *self;
-        assert!(lines.iter().all(|line| line.len() == self.inner()), "lines of equal length");
-        let outer_line = |index: usize| lines.iter().map(move |line| line[index]);
+        let outer_line =
+            |index: usize| lines.iter().filter_map(move |line| line.get(index)).copied();
         let ranks = (0..self.inner()).flat_map(outer_line).collect();
         GroupPlan { dimension, number, ranks }
+    }
+
+    /// The grid as a group, if its lines are of equal length.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the plan.
+    pub(crate) fn checked_group(&self) -> Result<GroupPlan, String> {
+        match self.lines.iter().all(|line| line.len() == self.inner()) {
+            true => Ok(self.group()),
+            false => Err(format!("expected lines of equal length, found {:?}", self.lines)),
+        }
     }
 }
 
@@ -138,6 +155,27 @@ impl Membership {
         match collective.group() {
             Some(plan) => Self { group: WORLD + 1, plan, member, grid: None },
             None => Self::of_world(member, collective.world()),
+        }
+    }
+
+    /// The group of a plan among those that are known; `None` if it is new.
+    ///
+    /// # Errors
+    /// Returns why there cannot be such a group beside them.
+    pub(crate) fn find<'known>(
+        known: &'known [Self],
+        plan: &GroupPlan,
+        grid: Option<&GridPlan>,
+    ) -> Result<Option<&'known Self>, String> {
+        let is_same = |group: &&Self| *group.plan == *plan && group.grid.as_deref() == grid;
+        let overlaps = |group: &&Self| {
+            group.plan.number == plan.number
+                && plan.ranks.iter().any(|rank| group.plan.ranks.contains(rank))
+        };
+        let found = known.iter().find(is_same);
+        match known.iter().find(overlaps).filter(|_| found.is_none()) {
+            Some(other) => Err(format!("{plan} has the number of {}", other.plan)),
+            None => Ok(found),
         }
     }
 
@@ -179,6 +217,9 @@ mod tests {
         assert_eq!(plan(&[4, 5, 6]).to_string(), "the shard group of ranks 4 to 6");
         assert_eq!(plan(&[1, 3]).to_string(), "the shard group of ranks [1, 3]");
         assert_eq!(plan(&[2]).to_string(), "the shard group of ranks [2]");
+        let many: Vec<usize> = (0..128).map(|index| 8 * index).collect();
+        let text = "the shard group of 128 ranks [0, 8, 16, ..., 1016]";
+        assert_eq!(plan(&many).to_string(), text);
     }
 
     #[test]

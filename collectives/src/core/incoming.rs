@@ -14,6 +14,7 @@ use device::{DeviceBuffer, Place, View, ViewMut};
 use super::collective::{Collective, OUTSTANDING_MAX, Ticket};
 use super::dtype::Element;
 use super::error::Error;
+use super::group::Membership;
 use super::operation::{Channel, Operation, Timing};
 use super::raw_buffer::RawBuffer;
 
@@ -89,7 +90,7 @@ impl<'world, E: Element> Incoming<'world, E> {
     pub fn start(&mut self, operation: Operation, range: Range<usize>) -> Result<(), Error> {
         let collective = self.collective;
         if self.in_flight.len() == OUTSTANDING_MAX {
-            let rank = collective.rank();
+            let rank = Membership::of(collective).world_rank();
             return Err(Error::Full { operation, rank, capacity: OUTSTANDING_MAX });
         }
         let buffer = RawBuffer::of(self.get_mut(range.clone()));
@@ -117,7 +118,7 @@ impl<'world, E: Element> Incoming<'world, E> {
         if self.has_failed {
             return Err(Error::Dead {
                 backend: self.collective.backend(),
-                rank: self.collective.rank(),
+                rank: Membership::of(self.collective).world_rank(),
                 reason: "an operation on the same buffer failed".into(),
             });
         }

@@ -10,6 +10,7 @@ use device::ViewMut;
 use super::collective::{Collective, OUTSTANDING_MAX, Ticket};
 use super::dtype::Element;
 use super::error::Error;
+use super::group::Membership;
 use super::operation::{Channel, Operation, Timing};
 use super::raw_buffer::RawBuffer;
 
@@ -113,7 +114,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let collective = self.collective;
         let index = self.tickets.borrow_mut().vacancy().ok_or_else(|| Error::Full {
             operation,
-            rank: collective.rank(),
+            rank: Membership::of(collective).world_rank(),
             capacity: OUTSTANDING_MAX,
         })?;
         let buffer = RawBuffer::of(buffer);

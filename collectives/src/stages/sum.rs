@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::AddAssign;
-use std::{ptr, slice};
+use std::slice;
 
 use half::bf16;
 
@@ -75,7 +75,6 @@ unsafe fn sum_as<E: Addend>(
     destinations: impl Iterator<Item = *mut u8> + Clone,
 ) {
     let mut sums = [E::Sum::default(); TILE];
-    let mut rounded = [E::default(); TILE];
     for start in (0..len).step_by(TILE) {
         let tile_len = TILE.min(len - start);
         let sums = &mut sums[..tile_len];
@@ -89,14 +88,12 @@ unsafe fn sum_as<E: Addend>(
         for tile in tiles {
             sums.iter_mut().zip(tile).for_each(|(sum, addend)| *sum += E::Sum::from(*addend));
         }
-        let rounded = &mut rounded[..tile_len];
-        rounded.iter_mut().zip(&*sums).for_each(|(rounded, sum)| *rounded = E::rounded(*sum));
         for destination in destinations.clone() {
             // SAFETY: the caller's promise; no slice of an addend is used any more.
-            unsafe {
-                let destination = destination.cast::<E>().add(start);
-                ptr::copy_nonoverlapping(rounded.as_ptr(), destination, tile_len);
-            }
+            let destination =
+                unsafe { slice::from_raw_parts_mut(destination.cast::<E>().add(start), tile_len) };
+            let sums = sums.iter().map(|sum| E::rounded(*sum));
+            destination.iter_mut().zip(sums).for_each(|(element, sum)| *element = sum);
         }
     }
 }

@@ -49,8 +49,10 @@ fn groups_keep_the_contract() {
 #[test]
 fn an_absent_member_of_a_group_is_named() {
     for sharing in [Sharing::On, Sharing::Off] {
-        let job = Job::run_on(4, Role::AbsentMember, sharing);
-        assert_eq!(job.outcomes, ["ok"; 4], "{sharing:?}: {job}");
+        for role in [Role::AbsentMember, Role::AbsentOwner] {
+            let job = Job::run_on(4, role, sharing);
+            assert_eq!(job.outcomes, ["ok"; 4], "{role:?}, {sharing:?}: {job}");
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) enum Role {
     Groups,
     /// The last rank does not enter an operation of its group.
     AbsentMember,
+    /// The first rank does not enter an operation of its group, which has one element.
+    AbsentOwner,
     /// All ranks sum buffers of several chunks of the largest size.
     LargeSums,
     /// The last rank does not enter an operation.
@@ -111,10 +113,11 @@ impl Sharing {
     }
 }
 
-const ALL: [Role; 19] = [
+const ALL: [Role; 20] = [
     Role::Contract,
     Role::Groups,
     Role::AbsentMember,
+    Role::AbsentOwner,
     Role::LargeSums,
     Role::Absent,
     Role::MessageTooLong,
@@ -189,7 +192,12 @@ impl Role {
             }
             Self::Groups => keep_the_contract_in_groups(mpi),
             Self::AbsentMember => {
-                groups::an_absent_member_is_named(&mpi, SHORT);
+                groups::an_absent_member_is_named(&mpi, 3, 100, SHORT);
+                std::thread::sleep(2 * SHORT);
+                finish(mpi, 4);
+            }
+            Self::AbsentOwner => {
+                groups::an_absent_member_is_named(&mpi, 0, 1, SHORT);
                 std::thread::sleep(2 * SHORT);
                 finish(mpi, 4);
             }

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::library::calls;
 use super::options::MpiOptions;
-use super::subgroup::Subgroup;
 use super::worker::handle::{GRACE, NAME, WorkerHandle};
 use super::worker::thread::{self, Opened};
-use crate::core::group::Membership;
+use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::Job;
 use crate::shm::share::{all_gather_over, share};
 use crate::{
@@ -48,11 +47,14 @@ static OPENED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub struct Mpi {
     membership: Membership,
-    library: String,
+    /// Number of all ranks.
+    world_size: usize,
+    library: Arc<str>,
     /// The first that there was.
-    warning: OnceLock<String>,
+    warning: Arc<OnceLock<String>>,
     options: MpiOptions,
     handle: Arc<WorkerHandle>,
+    /// `None` in groups, which do not close MPI.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,7 +66,6 @@ impl Mpi {
     /// [`Error::Start`] when MPI fails or was initialised before; [`Error::OpenDeadline`] when it
     /// is not ready in time, because MPI waits for all ranks.
     pub fn open(options: MpiOptions) -> Result<Self, Error> {
-        let start = |text: String| Error::Start { backend: NAME, text };
         check_message_limit(options.message_elements_max).map_err(start)?;
         if OPENED.swap(true, Ordering::SeqCst) {
             return Err(start("it was opened before in this process".to_owned()));
@@ -88,11 +89,35 @@ impl Mpi {
         let Opened { rank, size, warning } = opened??;
         Ok(Self {
             membership: Membership::of_world(rank, size),
-            library: describe(handle.node().is_some()),
-            warning: warning.map_or_else(OnceLock::new, OnceLock::from),
+            world_size: size,
+            library: describe(handle.node().is_some()).into(),
+            warning: Arc::new(warning.map_or_else(OnceLock::new, OnceLock::from)),
             options,
             handle,
             thread: Some(thread),
+        })
+    }
+
+    /// This process as a rank of a group. The group's messages have tags of their own, so that its
+    /// creation needs no communication: MPI_Comm_split blocks until all ranks call it, and has no
+    /// deadline.
+    fn in_group(&self, plan: &GroupPlan, grid: Option<Arc<GridPlan>>) -> Result<Self, String> {
+        let Self { membership: own, library, warning, options, handle, .. } = self;
+        let rank = own.world_rank();
+        let world = self.world_size;
+        let member = plan.member(rank, world)?;
+        let membership = match plan.is_world(world) && grid.is_none() {
+            true => Membership::of_world(rank, world),
+            false => handle.group(plan, member, grid)?,
+        };
+        Ok(Self {
+            membership,
+            world_size: world,
+            library: library.clone(),
+            warning: warning.clone(),
+            options: options.clone(),
+            handle: handle.clone(),
+            thread: None,
         })
     }
 
@@ -136,6 +161,10 @@ impl Mpi {
     }
 }
 
+fn start(text: String) -> Error {
+    Error::Start { backend: NAME, text }
+}
+
 /// MPI counts the elements of a message by a C int.
 fn check_message_limit(elements_max: usize) -> Result<(), String> {
     let limit = c_int::MAX as usize;
@@ -176,14 +205,16 @@ unsafe impl Collective for Mpi {
     }
 
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
-        let timeout = self.options.timeout;
-        Ok(Box::new(Subgroup::new(plan, None, &self.membership, &self.handle, timeout)?))
+        Ok(Box::new(self.in_group(plan, None).map_err(start)?))
     }
 
     fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
-        let Self { membership, handle, options, .. } = self;
-        let group = plan.group();
-        Ok(Box::new(Subgroup::new(&group, plan.staged(), membership, handle, options.timeout)?))
+        let group = plan.checked_group().map_err(start)?;
+        Ok(Box::new(self.in_group(&group, plan.staged()).map_err(start)?))
+    }
+
+    fn group(&self) -> Option<Arc<GroupPlan>> {
+        self.membership.named()
     }
 
     fn backend(&self) -> &'static str {
@@ -191,7 +222,7 @@ unsafe impl Collective for Mpi {
     }
 
     fn library(&self) -> Option<String> {
-        Some(self.library.clone())
+        Some(self.library.to_string())
     }
 
     fn warning(&self) -> Option<String> {
@@ -199,11 +230,13 @@ unsafe impl Collective for Mpi {
     }
 
     fn shares_memory(&self) -> bool {
-        self.handle.node().is_some()
+        self.membership.group == WORLD && self.handle.node().is_some()
     }
 
     fn allocate(&self, bytes: usize, deadline: Instant) -> Result<Option<BackendMemory>, Error> {
-        let Some(node) = self.handle.node().filter(|_| bytes > 0) else { return Ok(None) };
+        let Some(node) = self.handle.node().filter(|_| bytes > 0 && self.shares_memory()) else {
+            return Ok(None);
+        };
         let all_gather = all_gather_over(self, deadline);
         match share(bytes, self.rank(), node.ranks(), all_gather)? {
             Ok(buffer) => {
@@ -232,7 +265,9 @@ unsafe impl Collective for Mpi {
     ) -> Result<Ticket, Error> {
         operation.require_host(buffer)?;
         operation.validate(buffer, &self.membership)?;
-        self.handle.submit(self.rank(), Job::new(channel, operation, buffer))
+        let group = self.membership.group;
+        let job = Job { group, ..Job::new(channel, operation, buffer) };
+        self.handle.submit(&self.membership, job)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {

@@ -10,7 +10,6 @@ mod library;
 mod operations;
 mod options;
 mod setup;
-mod subgroup;
 mod worker;
 
 pub use backend::Mpi;

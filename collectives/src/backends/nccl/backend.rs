@@ -16,8 +16,8 @@ use super::{opening, roll_call};
 use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::{
-    BackendMemory, Channel, Collective, Error, Incoming, OUTSTANDING_MAX, Operation, Position,
-    RawBuffer, Settled, Ticket, Timing,
+    BackendMemory, Channel, Collective, Error, GroupPlan, Incoming, OUTSTANDING_MAX, Operation,
+    Position, RawBuffer, Settled, Ticket, Timing,
 };
 
 /// Group of ranks, each with a CUDA device.
@@ -422,6 +422,10 @@ unsafe impl Collective for Nccl<'_> {
 
     fn world(&self) -> usize {
         self.control.world()
+    }
+
+    fn group(&self) -> Option<Arc<GroupPlan>> {
+        self.membership.named()
     }
 
     fn backend(&self) -> &'static str {

@@ -10,7 +10,8 @@ use crate::{Channel, Collective, OUTSTANDING_MAX, Operation, RawBuffer, Ticket};
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Exchanges a message with every peer over the host's backend, after an operation has failed, and
-/// returns those that do not answer. Empty where there are too many to ask.
+/// returns those that do not answer. Empty where there are too many to ask, and where the host's
+/// backend is dead.
 ///
 /// A peer that computes for much longer than this rank has not noticed the failure yet, and does
 /// not answer either.
@@ -29,9 +30,11 @@ pub(super) fn silent_peers(control: &dyn Collective) -> Vec<usize> {
             answer
         })
         .collect();
+    let Some(answers) = answers.into_iter().collect::<Option<Vec<Ticket>>>() else {
+        return Vec::new();
+    };
     let deadline = Instant::now() + GRACE;
-    let has_answered = |ticket: Ticket| control.wait(ticket, deadline).is_ok();
-    let answered = answers.into_iter().map(|ticket| ticket.is_some_and(has_answered));
+    let answered = answers.into_iter().map(|ticket| control.wait(ticket, deadline).is_ok());
     let silent = peers.into_iter().zip(answered).filter(|(_, answered)| !answered);
     silent.map(|(peer, _)| peer).collect()
 }

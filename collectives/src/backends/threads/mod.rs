@@ -74,8 +74,8 @@ impl Threads {
         let membership = match plan.is_world(world) && grid.is_none() {
             true => Membership::of_world(rank, world),
             false => {
-                let (group, plan) = rendezvous.group(plan);
-                Membership { group, plan, member, grid }
+                let group = rendezvous.group(plan, member, grid);
+                group.map_err(|text| Error::Start { backend: NAME, text })?
             }
         };
         let Self { timeout, process, .. } = self;
@@ -100,6 +100,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         if self.is_world {
             self.lock().leave(self.world_rank(), "it was dropped");
+            self.process.done.notify_all();
         }
     }
 }
@@ -125,7 +126,9 @@ unsafe impl Collective for Threads {
     }
 
     fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
-        Ok(Box::new(self.in_group(&plan.group(), plan.staged())?))
+        let group = plan.checked_group();
+        let group = group.map_err(|text| Error::Start { backend: NAME, text })?;
+        Ok(Box::new(self.in_group(&group, plan.staged())?))
     }
 
     fn backend(&self) -> &'static str {
@@ -151,6 +154,7 @@ unsafe impl Collective for Threads {
         }
         let group = self.membership.group;
         let job = Job { group, ..Job::new(channel, operation, buffer) };
+        let operation = operation.in_world(&self.membership.plan.ranks);
         let full = Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
         let ticket = rendezvous.insert(rank, job).ok_or(full)?;
         // SAFETY: all entries are valid by the promise that each of their ranks made in its call.

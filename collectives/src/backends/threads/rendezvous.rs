@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::transfer;
 use crate::core::group::Membership;
 use crate::core::outstanding::{Job, OutstandingTable};
-use crate::{Channel, Error, GroupPlan, OUTSTANDING_MAX, Operation, Ticket, Timing};
+use crate::{Channel, Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Operation, Ticket, Timing};
 
 /// The state of all ranks, under one lock.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Rendezvous {
     ranks: Vec<Rank>,
     /// Groups by index, each once however many of its ranks have created it. The first is the
     /// world.
-    groups: Vec<Arc<GroupPlan>>,
+    groups: Vec<Membership>,
 }
 
 #[derive(Debug)]
@@ -55,9 +55,7 @@ impl Rank {
             left: None,
         }
     }
-}
 
-impl Rank {
     /// The queue of a collective operation.
     fn queue(&mut self, job: Job) -> &mut VecDeque<u32> {
         &mut self.collective[job.group as usize][job.channel as usize]
@@ -66,7 +64,7 @@ impl Rank {
 
 impl Rendezvous {
     pub(super) fn new(world: usize) -> Self {
-        let groups = vec![Arc::new(GroupPlan::world(world))];
+        let groups = vec![Membership::of_world(0, world)];
         Self { ranks: (0..world).map(|_| Rank::new()).collect(), groups }
     }
 
@@ -75,15 +73,24 @@ impl Rendezvous {
         self.ranks.len()
     }
 
-    /// A group, which another of its ranks may have created before, and its index.
-    pub(super) fn group(&mut self, plan: &GroupPlan) -> (u16, Arc<GroupPlan>) {
-        let known = self.groups.iter().position(|group| **group == *plan);
-        let index = known.unwrap_or_else(|| {
-            self.groups.push(Arc::new(plan.clone()));
-            self.ranks.iter_mut().for_each(|rank| rank.collective.push(queues()));
-            self.groups.len() - 1
-        });
-        (index as u16, self.groups[index].clone())
+    /// This rank's place in a group, which another of its ranks may have created before.
+    ///
+    /// # Errors
+    /// Those of [`Membership::find`].
+    pub(super) fn group(
+        &mut self,
+        plan: &GroupPlan,
+        member: usize,
+        grid: Option<Arc<GridPlan>>,
+    ) -> Result<Membership, String> {
+        if let Some(known) = Membership::find(&self.groups, plan, grid.as_deref())? {
+            return Ok(Membership { member, ..known.clone() });
+        }
+        let group = self.groups.len() as u16;
+        let membership = Membership { group, plan: Arc::new(plan.clone()), member, grid };
+        self.groups.push(membership.clone());
+        self.ranks.iter_mut().for_each(|rank| rank.collective.push(queues()));
+        Ok(membership)
     }
 
     /// Reason why this rank has left the group, if it has.
@@ -128,7 +135,7 @@ impl Rendezvous {
     /// The ranks that have not submitted this rank's operation.
     pub(super) fn missing(&self, rank: usize, slot: u32) -> Vec<usize> {
         let job = self.ranks[rank].outstanding.job(slot);
-        let members = &self.groups[job.group as usize].ranks;
+        let members = &self.groups[job.group as usize].plan.ranks;
         if let Some(peer) = job.operation.peer() {
             return vec![members[peer]];
         }
@@ -245,9 +252,9 @@ fn is_pair(rank: usize, own: Operation, theirs: Operation) -> bool {
 }
 
 fn differs(rank: usize, membership: &Membership, own: Job, theirs: Job) -> Error {
+    let in_world = |job: Job| job.operation.in_world(&membership.plan.ranks);
     let describe =
-        |job: Job| format!("{} of {} {:?}", job.operation, job.buffer.len(), job.buffer.dtype());
+        |job: Job| format!("{} of {} {:?}", in_world(job), job.buffer.len(), job.buffer.dtype());
     let text = format!("ranks disagree: {} here, {} there", describe(own), describe(theirs));
-    let operation = own.operation.in_world(&membership.plan.ranks);
-    Error::Mismatch { operation, group: membership.named(), rank, text }
+    Error::Mismatch { operation: in_world(own), group: membership.named(), rank, text }
 }

@@ -70,10 +70,10 @@ impl<Purpose: Copy> Requests<Purpose> {
     /// Makes room for more requests. Allocates.
     pub(crate) fn add_room(&mut self, more: usize) {
         self.most += more;
-        self.requests.reserve_exact(self.most - self.requests.len());
-        self.entries.reserve_exact(self.most - self.entries.len());
-        self.complete.reserve_exact(self.most - self.complete.len());
-        self.statuses.reserve_exact(self.most - self.statuses.len());
+        self.requests.reserve_exact(self.most.saturating_sub(self.requests.len()));
+        self.entries.reserve_exact(self.most.saturating_sub(self.entries.len()));
+        self.complete.reserve_exact(self.most.saturating_sub(self.complete.len()));
+        self.statuses.reserve_exact(self.most.saturating_sub(self.statuses.len()));
     }
 
     /// The purposes of all pending requests.

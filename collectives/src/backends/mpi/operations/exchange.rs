@@ -22,6 +22,7 @@ use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
 use crate::backends::mpi::library::requests::Requests;
 use crate::backends::mpi::setup::world::Group;
 use crate::stages::chunks::Chunks;
+use crate::stages::partition::Partition;
 use crate::stages::stage::{Stage, StageKind};
 use crate::stages::sum::sum_in_order;
 
@@ -32,8 +33,17 @@ pub(crate) struct Purpose {
     pub(crate) slot: u32,
     /// The chunk of an exchange that it belongs to; `None` for a call of the operation itself.
     pub(crate) chunk: Option<ChunkId>,
-    /// The rank of the world that has to enter the operation before it completes, if that is one.
-    pub(crate) awaits: Option<usize>,
+    /// The rank whose message it receives.
+    pub(crate) sender: Option<Sender>,
+}
+
+/// A rank that a message is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sender {
+    /// Rank in the world.
+    pub(crate) rank: usize,
+    /// It sends the message whatever other ranks do: if the message is missing, so is the rank.
+    pub(crate) is_independent: bool,
 }
 
 /// A chunk in a pipeline.
@@ -224,7 +234,7 @@ impl Exchange {
         loop {
             let entry = self.started % PIPELINE_DEPTH;
             // Starting messages may take long, and after death no caller waits for them.
-            if self.pipeline[entry].is_some() || is_dead() {
+            if self.queue.is_empty() || self.pipeline[entry].is_some() || is_dead() {
                 break;
             }
             let Some(chunk) = self.next_chunk() else { break };
@@ -276,19 +286,24 @@ impl Exchange {
         chunk: &InFlightChunk,
         requests: &mut Requests<Purpose>,
     ) -> Result<(), ErrorCode> {
-        let Group { communicator, member, ref ranks, ref world_ranks, .. } = self.group;
+        let Group { communicator, member, ref ranks, ref named, .. } = self.group;
         let members = ranks.len();
-        let Stage { kind, buffer, .. } = &chunk.chunks.stage;
+        let Stage { kind, buffer, partition } = &chunk.chunks.stage;
         let id = ChunkId { exchange: self.number, entry };
         let tag = self.group.exchange_tag(tag_of(entry, chunk.phase));
-        // After a sum, another member may wait for a third one.
-        let awaits_sender = chunk.phase == Phase::first_of(*kind) && !self.group.follows_others;
+        // After a sum, and behind the other receivers of one owner, a member may wait for a third.
+        let has_third =
+            chunk.phase != Phase::first_of(*kind) || matches!(partition, Partition::Whole { .. });
+        let is_independent = members == 2 || !has_third;
+        let sender = |member: usize| {
+            named.as_ref().map(|ranks| Sender { rank: ranks[member], is_independent })
+        };
         let received = self.received.as_mut_ptr().cast::<u8>();
-        let mut start = |call, awaits, address, count| {
+        let mut start = |call, sender, address, count| {
             if count == 0 && !buffer.is_empty() {
                 return Ok(()); // the other side has no message either
             }
-            let purpose = Purpose { slot: chunk.slot, chunk: Some(id), awaits };
+            let purpose = Purpose { slot: chunk.slot, chunk: Some(id), sender };
             let message = Message::new(address, count, buffer.dtype());
             // SAFETY: the caller's promise, and an entry is used by one chunk at a time.
             unsafe { requests.start(purpose, call, message, communicator) }
@@ -302,8 +317,7 @@ impl Exchange {
                 Phase::AllGather => chunk.address_of(from),
             };
             let call = Call::Receive { from: ranks[from], tag };
-            let awaits = awaits_sender.then_some(world_ranks[from]);
-            start(call, awaits, to, chunk.range_of(part).len())?;
+            start(call, sender(from), to, chunk.range_of(part).len())?;
         }
         for distance in 1..members {
             let to = (member + distance) % members;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use mpi::ffi::MPI_Comm;
 
-use super::exchange::{Exchange, FailedCall, Purpose};
+use super::exchange::{Exchange, FailedCall, Purpose, Sender};
 use super::grid::{Entering, Kind, Lines, Passed, Stages};
 use super::stage_plan::StagePlan;
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
@@ -66,13 +66,15 @@ struct AcrossNodes {
     communicator: MPI_Comm,
 }
 
-/// A rank that has not entered an operation.
+/// A rank whose message an operation waits for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Awaited {
+pub(crate) struct MissingSender {
     /// Slot of the operation.
     pub(crate) slot: u32,
-    /// Rank in the world.
-    pub(crate) rank: usize,
+    /// Group and channel of the operation, which have one order.
+    pub(crate) group: u16,
+    pub(crate) channel: Channel,
+    pub(crate) sender: Sender,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -127,8 +129,8 @@ impl InFlight {
                 let dimensions = kind.dimensions().iter().enumerate();
                 let exchanges = dimensions.map(|(stage, &dimension)| {
                     let line = self.world.group(lines.of(dimension), channel);
-                    let follows_others = stage > 0;
-                    let group = Group { exchange_block: block, follows_others, ..line };
+                    let named = line.named.filter(|_| stage == 0);
+                    let group = Group { exchange_block: block, named, ..line };
                     block += 1;
                     self.add_exchange(group)
                 });
@@ -155,10 +157,13 @@ impl InFlight {
         &self.groups[job.group as usize]
     }
 
-    /// Ranks that have not entered an operation in flight, as far as that is known.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = Awaited> {
-        let awaited = |Purpose { slot, awaits, .. }| awaits.map(|rank| Awaited { slot, rank });
-        self.requests.purposes().filter_map(awaited)
+    /// The ranks that operations in flight wait for, as far as that is known.
+    pub(crate) fn missing_senders(&self) -> impl Iterator<Item = MissingSender> {
+        let missing = |Purpose { slot, sender, .. }| {
+            let Job { group, channel, .. } = self.running[slot as usize]?.job;
+            Some(MissingSender { slot, group, channel, sender: sender? })
+        };
+        self.requests.purposes().filter_map(missing)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -313,7 +318,7 @@ impl InFlight {
         for index in 0..count {
             let start = range.start + index * elements_max;
             let message = message(job, start, elements_max.min(range.end - start));
-            let purpose = Purpose { slot, chunk: None, awaits: None };
+            let purpose = Purpose { slot, chunk: None, sender: None };
             // SAFETY: `submit` promised that the buffer is valid and ours until the end.
             unsafe { self.requests.start(purpose, call, message, communicator) }?;
         }

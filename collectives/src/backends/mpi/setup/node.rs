@@ -51,10 +51,9 @@ pub(crate) fn join(world: World, options: &MpiOptions) -> Result<NodeTransport, 
         communicator: communicator::split(control, topology.exchange_group(), topology.own.node)?,
         member: topology.own.node,
         ranks: (0..topology.nodes.len()).collect(),
-        world_ranks: topology.exchange_ranks(),
+        named: None,
         number: 0,
         exchange_block: 0,
-        follows_others: true,
     };
     Ok(NodeTransport::Shared(Box::new(NodeGroups { topology, node, across_nodes })))
 }

@@ -68,12 +68,6 @@ impl Topology {
     pub(crate) fn exchange_group(&self) -> usize {
         if self.is_even() { self.own.local_rank } else { self.own.local_rank.min(1) }
     }
-
-    /// The ranks that exchange for their nodes with this rank, or its node's leader, by node.
-    pub(crate) fn exchange_ranks(&self) -> Arc<[usize]> {
-        let leaders = || self.nodes.iter().map(|ranks| ranks[0]).collect();
-        self.same_local_rank.clone().unwrap_or_else(leaders)
-    }
 }
 
 #[cfg(test)]

@@ -34,14 +34,13 @@ pub(crate) struct Group {
     pub(crate) member: usize,
     /// Rank of each member in the communicator.
     pub(crate) ranks: Arc<[usize]>,
-    /// Rank of each member in the world.
-    pub(crate) world_ranks: Arc<[usize]>,
+    /// Rank of each member in the world, where the absence of its messages shows that it has not
+    /// entered an operation; not so where members may still wait for other ranks.
+    pub(crate) named: Option<Arc<[usize]>>,
     /// Number of the group's dimension, which owns a block of tags.
     pub(crate) number: u8,
     /// Block of tags among those of the number's exchanges.
     pub(crate) exchange_block: u16,
-    /// Its operations follow stages among other ranks, for which a member may still wait.
-    pub(crate) follows_others: bool,
 }
 
 /// Tags of the groups of one dimension: those of users, then those of exchanges.
@@ -100,10 +99,9 @@ impl World {
             },
             member: membership.member,
             ranks: ranks.clone(),
-            world_ranks: ranks,
+            named: Some(ranks),
             number: membership.plan.number,
             exchange_block: 0,
-            follows_others: false,
         }
     }
 
@@ -198,16 +196,8 @@ mod tests {
             // SAFETY: a constant of mpi-sys's C file.
             let communicator = unsafe { ffi::RSMPI_COMM_NULL };
             let ranks: Arc<[usize]> = [0].into();
-            let world_ranks = ranks.clone();
-            let group = Group {
-                communicator,
-                member: 0,
-                ranks,
-                world_ranks,
-                number,
-                exchange_block: 0,
-                follows_others: false,
-            };
+            let group =
+                Group { communicator, member: 0, ranks, named: None, number, exchange_block: 0 };
             assert_eq!(group.tag(0), end);
             assert_eq!(group.exchange_tag(0), group.tag(Operation::TAG_MAX) + 1);
             end = group.exchange_tag(Operation::TAG_MAX) + 1;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::backends::mpi::operations::in_flight::Awaited;
+use crate::backends::mpi::operations::in_flight::MissingSender;
 use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::{Job, OutstandingTable};
 use crate::shm::FutexEvent;
@@ -50,7 +50,7 @@ pub(crate) struct State {
     /// still be carrying out.
     pub(crate) is_unfinished: bool,
     /// Set before `has_left`: ranks that operations in flight wait for.
-    pub(crate) awaited: Vec<Awaited>,
+    pub(crate) missing_senders: Vec<MissingSender>,
     /// MPI_Finalize has returned.
     pub(crate) is_finalised: bool,
     /// The backend is to be closed in order, until this deadline.
@@ -65,21 +65,27 @@ impl State {
             self.dead_since = Some(Instant::now());
         }
     }
-}
 
-impl State {
-    /// The ranks that an operation waits for, or, where it waits for those before it, those that
-    /// any waits for. Known when the communication thread has left.
-    fn awaited_by(&self, slot: u32) -> Vec<usize> {
-        let ranks = |of_slot: bool| {
-            let awaited = self.awaited.iter().filter(|awaited| !of_slot || awaited.slot == slot);
-            let mut ranks: Vec<usize> = awaited.map(|awaited| awaited.rank).collect();
+    /// The ranks that keep an operation from completing: senders of its own messages that depend on
+    /// no third rank; or those of the operations that it may be behind; or its own that may wait
+    /// themselves. Known when the communication thread has left.
+    fn missing(&self, slot: u32) -> Vec<usize> {
+        let Job { group, channel, .. } = self.outstanding.job(slot);
+        let is_before = |of: &MissingSender| of.group == group && of.channel == channel;
+        let ranks = |is_meant: &dyn Fn(&MissingSender) -> bool| {
+            let senders = self.missing_senders.iter().filter(|missing| is_meant(missing));
+            let mut ranks: Vec<usize> = senders.map(|missing| missing.sender.rank).collect();
             ranks.sort_unstable();
             ranks.dedup();
             ranks
         };
-        let own = ranks(true);
-        if own.is_empty() { ranks(false) } else { own }
+        let independent = |of: &MissingSender| of.sender.is_independent;
+        let found = [
+            ranks(&|of| of.slot == slot && independent(of)),
+            ranks(&|of| independent(of) && is_before(of)),
+            ranks(&|of| of.slot == slot),
+        ];
+        found.into_iter().find(|ranks| !ranks.is_empty()).unwrap_or_default()
     }
 }
 
@@ -95,7 +101,7 @@ impl WorkerHandle {
             dead_since: None,
             has_left: false,
             is_unfinished: false,
-            awaited: Vec::new(),
+            missing_senders: Vec::new(),
             is_finalised: false,
             closing: None,
         };
@@ -156,25 +162,25 @@ impl WorkerHandle {
         grid: Option<Arc<GridPlan>>,
     ) -> Result<Membership, String> {
         let mut state = self.lock();
-        let same_number = state.groups.iter().find(|group| group.plan.number == plan.number);
-        match same_number {
-            Some(known) if *known.plan == *plan && known.grid == grid => Ok(known.clone()),
-            Some(known) => Err(format!("{plan} has the number of {}", known.plan)),
-            None => {
-                let group = state.groups.len() as u16 + 1;
-                let membership = Membership { group, plan: Arc::new(plan.clone()), member, grid };
-                state.groups.push(membership.clone());
-                Ok(membership)
-            }
+        if let Some(known) = Membership::find(&state.groups, plan, grid.as_deref())? {
+            return Ok(known.clone());
         }
+        let group = state.groups.len() as u16 + 1;
+        let membership = Membership { group, plan: Arc::new(plan.clone()), member, grid };
+        state.groups.push(membership.clone());
+        Ok(membership)
     }
 
-    pub(crate) fn submit(&self, rank: usize, job: Job) -> Result<Ticket, Error> {
+    pub(crate) fn submit(&self, membership: &Membership, job: Job) -> Result<Ticket, Error> {
+        let rank = membership.world_rank();
         let mut state = self.lock();
         if let Some(reason) = &state.dead {
             return Err(self.dead(rank, reason.clone()));
         }
-        let operation = job.operation;
+        if state.closing.is_some() {
+            return Err(self.dead(rank, "it was closed".into()));
+        }
+        let operation = job.operation.in_world(&membership.plan.ranks);
         let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
         let ticket = state.outstanding.insert(job).ok_or_else(full)?;
         state.queue.push_back(ticket.slot);
@@ -211,7 +217,8 @@ impl WorkerHandle {
                 let mut error = job.deadline_error(membership, NAME, missing);
                 state.die(|| error.to_string());
                 let mut state = self.leave_mpi(state);
-                error.name_missing(|| state.awaited_by(ticket.slot));
+                error.name_missing(|| state.missing(ticket.slot));
+                state.dead = Some(error.to_string().into());
                 state.outstanding.release(ticket);
                 return Err(error);
             }
@@ -294,7 +301,7 @@ mod tests {
         let tickets = buffers.each_mut().map(|buffer| {
             let buffer = RawBuffer::of(buffer);
             let job = Job::new(Channel::Data, Operation::AllReduceSum, buffer);
-            handle.submit(0, job).unwrap()
+            handle.submit(&world, job).unwrap()
         });
         let start = Instant::now();
         let deadline = start + Duration::from_millis(10);

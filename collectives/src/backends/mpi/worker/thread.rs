@@ -57,7 +57,7 @@ pub(crate) fn run(
     {
         let mut state = handle.lock();
         state.is_unfinished = worker.is_unfinished();
-        state.awaited = worker.in_flight.awaited().collect();
+        state.missing_senders = worker.in_flight.missing_senders().collect();
     }
     match end {
         Ok(End::Closed(deadline)) => finalise(handle, world, across_nodes, deadline),
