@@ -204,9 +204,9 @@ impl Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     /// Number from 1, in the order of their starts.
-    pub number: usize,
+    pub number: u32,
     /// Number of these operations.
-    pub of: usize,
+    pub of: u32,
 }
 
 fn position_text(position: Option<Position>) -> String {

@@ -144,7 +144,7 @@ impl Operations {
     pub(super) fn position(&self, index: usize) -> Position {
         let kind = |index| self.joined(index).job().operation;
         let same = |range: std::ops::Range<usize>| {
-            range.filter(|&other| kind(other) == kind(index)).count()
+            range.filter(|&other| kind(other) == kind(index)).count() as u32
         };
         Position { number: same(0..index) + 1, of: same(0..self.joined.len()) }
     }
