@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-
 /// The fastest algorithm of a product.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,10 +25,7 @@ pub trait ProductTuner {
     fn products(&mut self) -> Vec<String>;
 
     /// Lets every product time the algorithms that its library offers when it is next computed.
-    ///
-    /// # Errors
-    /// Those of the library.
-    fn begin(&mut self) -> Result<(), Error>;
+    fn begin(&mut self);
 
     /// The fastest algorithm of each product that was computed since [`begin`](Self::begin), which
     /// are not in use yet. Of products that are alike there is one.

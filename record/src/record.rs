@@ -60,7 +60,7 @@ pub struct Record {
     /// Machine and software of rank 0.
     pub environment: Environment,
     /// Matrix products of the last attempt that were tuned; `null` without `run.tune_matmul`, and
-    /// where ranks have different GPUs.
+    /// where ranks cannot use the same algorithms.
     #[serde(default)]
     pub tuned_products: Option<TunedProducts>,
     /// Nodes of the last attempt, in groups that are alike, the largest group first.

@@ -224,7 +224,7 @@ fn a_driver_that_does_not_start_is_passed_over() {
         let listed = finish(with(yardstick(&["devices"]), &folders)).expect(0).stdout;
         assert!(listed.contains(&format!("Passed over: {said}")), "{listed}");
         let alone = with(short_run(&Folder::new(), &[]), bad.path().as_os_str());
-        refused(alone, &["no CUDA driver: looked for libcuda.so.1 in ", &said]);
+        refused(alone, &["no CUDA driver starts: looked for libcuda.so.1 in ", &said]);
 
         let folder = Folder::new();
         let command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
@@ -232,7 +232,7 @@ fn a_driver_that_does_not_start_is_passed_over() {
     }
 }
 
-/// What another copy would say as well.
+/// A failure that any other copy would have as well.
 #[test]
 fn a_driver_without_a_device_ends_the_search() {
     for (status, said) in [(100, "sees no device"), (999, "failed: CUDA_ERROR_UNKNOWN")] {

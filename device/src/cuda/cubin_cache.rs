@@ -4,14 +4,12 @@
 //! written to a temporary file beside it and renamed, so that processes of one machine never see
 //! half of a file. A cache that cannot be used costs time, and is no error.
 
-use std::collections::hash_map::RandomState;
 use std::fs;
-use std::hash::{BuildHasher, Hasher as _};
-use std::io;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use blake3::{Hash, Hasher};
+use record::files::cache_folder::cache_folder;
 
 use super::nvrtc::{self, Source};
 use super::{Error, Libraries, Library, sealed_file};
@@ -26,7 +24,7 @@ const MAGIC: &[u8; 16] = b"yardstick cubin1";
 pub fn get_or_compile(source: &Source<'_>, architecture: &str) -> Result<Vec<u8>, Error> {
     let compiler = identity(&Libraries::open_nvrtc()?.library);
     let compile = || Ok(nvrtc::compile(source, architecture)?.cubin);
-    let Some(folder) = sealed_file::cache_folder("cubin") else { return compile() };
+    let Some(folder) = cache_folder("cubin") else { return compile() };
     get_or_make(&folder, key(source, architecture, &compiler), compile)
 }
 
@@ -73,22 +71,8 @@ fn get_or_make(
         return Ok(cubin);
     }
     let cubin = make()?;
-    let _not_cached_is_no_error = publish(&path, &sealed_file::seal(MAGIC, &cubin));
+    let _not_cached_is_no_error = sealed_file::publish(&path, &sealed_file::seal(MAGIC, &cubin));
     Ok(cubin)
-}
-
-/// Publishes a file atomically: readers see it as a whole or not at all.
-fn publish(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    // Random, because the folder may be shared by machines.
-    let number = RandomState::new().build_hasher().finish();
-    let temporary = path.with_extension(format!("{number:016x}.partial"));
-    let written = fs::write(&temporary, content).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }
 
 #[cfg(test)]

@@ -25,10 +25,16 @@ impl Status {
     const INVALID_VALUE: Self = Self(cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE as c_int);
     const ARCH_MISMATCH: Self = Self(cublasStatus_t::CUBLAS_STATUS_ARCH_MISMATCH as c_int);
 
-    /// Returns whether this version of the library does not compute this on this device: a simpler
-    /// product may be possible.
-    pub fn is_refusal(self) -> bool {
-        matches!(self, Self::NOT_SUPPORTED | Self::INVALID_VALUE | Self::ARCH_MISMATCH)
+    /// Returns whether this version of the library has no algorithm for this on this device: a
+    /// simpler product may be possible.
+    pub fn is_refused_plan(self) -> bool {
+        self.is_refused_start() || self == Self::INVALID_VALUE
+    }
+
+    /// Returns whether this version of the library does not compute on this device what it has an
+    /// algorithm for. Where a product starts, an invalid value is this program's.
+    pub fn is_refused_start(self) -> bool {
+        matches!(self, Self::NOT_SUPPORTED | Self::ARCH_MISMATCH)
     }
 }
 

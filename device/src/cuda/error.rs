@@ -21,6 +21,15 @@ pub enum Error {
         /// Places that were searched.
         searched: Searched,
     },
+    /// There is a driver, which does not fit the kernel module or the GPU, or is a stub.
+    #[error(
+        "no CUDA driver starts: {searched}; restart the machine if its driver was updated, or \
+         leave out the folder of a stub or of a forward-compatible driver"
+    )]
+    NoDriverStarts {
+        /// Places that were searched.
+        searched: Searched,
+    },
     /// The driver does not know what this program uses.
     #[error(
         "expected a driver for CUDA {needed} or newer, found one for CUDA {found}; install a newer \

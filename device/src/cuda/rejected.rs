@@ -59,6 +59,11 @@ pub enum Fault {
 }
 
 impl Searched {
+    /// Returns whether there is a copy of the driver that does not start.
+    pub(super) fn has_not_starting(&self) -> bool {
+        self.rejected.iter().any(|copy| matches!(copy.fault, Fault::NotStarting(_)))
+    }
+
     /// Versions of the copies, if each of them is too old and there is one.
     pub(super) fn too_old(&self) -> Option<TooOld> {
         let mut copies = self.rejected.iter().map(|Rejected { path, fault }| match fault {

@@ -1,27 +1,15 @@
-//! Files that save the next run work, each with its length and digest, so that damage shows.
+//! Files of a cache, each with its length and digest, so that damage shows.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher as _};
+use std::path::Path;
+use std::{fs, io};
 
 /// First bytes of a kind of files; they change with its format.
 pub type Magic = [u8; 16];
 
 /// Behind the magic the length of the content, 8 bytes, and its BLAKE3 digest.
 const HEADER_BYTES: usize = size_of::<Magic>() + 8 + blake3::OUT_LEN;
-
-/// Folder of a kind of files in `YARDSTICK_CACHE_DIR`, or else in `yardstick` in the user's folder
-/// for caches; `None` without a home.
-pub fn cache_folder(kind: &str) -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    Some(base(&variable)?.join(kind))
-}
-
-fn base(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let path = |name| variable(name).map(PathBuf::from);
-    let own = || path("YARDSTICK_CACHE_DIR");
-    let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
-    own().or_else(|| Some(user()?.join("yardstick")))
-}
 
 /// Returns a file with this content.
 pub fn seal(magic: &Magic, content: &[u8]) -> Vec<u8> {
@@ -42,24 +30,20 @@ pub fn open(magic: &Magic, mut file: Vec<u8>) -> Option<Vec<u8>> {
     Some(file)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_folder_is_the_one_that_was_named_or_the_user_s() {
-        let folder_with = |variables: &[(&str, &str)]| {
-            base(&|name| {
-                let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
-                Some(value.into())
-            })
-        };
-        let home = ("HOME", "/h");
-        assert_eq!(folder_with(&[home]), Some("/h/.cache/yardstick".into()));
-        let user = ("XDG_CACHE_HOME", "/x");
-        assert_eq!(folder_with(&[home, user]), Some("/x/yardstick".into()));
-        let own = ("YARDSTICK_CACHE_DIR", "/y");
-        assert_eq!(folder_with(&[home, user, own]), Some("/y".into()));
-        assert_eq!(folder_with(&[]), None);
+/// Publishes a file of a cache atomically: readers see it as a whole or not at all, however many
+/// processes and machines write it at the same time.
+///
+/// # Errors
+/// Those of the file system.
+pub fn publish(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    // Random, because the folder may be shared by machines.
+    let number = RandomState::new().build_hasher().finish();
+    let temporary = path.with_extension(format!("{number:016x}.partial"));
+    let written = fs::write(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
     }
+    written
 }

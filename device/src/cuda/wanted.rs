@@ -140,6 +140,7 @@ impl Wanted {
                 found: old.found,
                 install: self.install,
             },
+            None if searched.has_not_starting() => Error::NoDriverStarts { searched },
             None if is_driver => Error::NoDriver { searched },
             None => Error::LibraryMissing { library: self.name, searched, install: self.install },
         }

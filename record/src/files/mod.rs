@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // std's File ignores the result of close(2)
 
 mod atomic_file;
+pub mod cache_folder;
 mod direct_file;
 mod filesystem;
 mod folders;

@@ -19,7 +19,7 @@ constexpr uint64_t WORKSPACE_BYTES = 32 << 10;
 constexpr uint32_t ALIGNMENT_MIN = 16;
 
 constexpr uint64_t ALGORITHMS_MAX = 8;
-// How much faster the last algorithm is than the others, with EMULATED_CUDA_ALGORITHMS.
+// Time that the last algorithm is faster than the others, with EMULATED_CUDA_ALGORITHMS.
 constexpr std::chrono::milliseconds SLOWNESS(3);
 
 // Number of algorithms for a product: EMULATED_CUDA_ALGORITHMS, or 0 where it is not set.
@@ -59,7 +59,7 @@ static const char* epilogue_name(const Problem& problem) {
     }
 }
 
-// Whether EMULATED_CUDA_REFUSE_EPILOGUES, names with commas between them, has this one.
+// Returns whether EMULATED_CUDA_REFUSE_EPILOGUES, names with commas between them, has this one.
 static bool epilogue_refused(const Problem& problem) {
     const char* refused = getenv("EMULATED_CUDA_REFUSE_EPILOGUES");
     const std::string name = epilogue_name(problem);
@@ -69,7 +69,7 @@ static bool epilogue_refused(const Problem& problem) {
     return ("," + std::string(refused) + ",").find("," + name + ",") != std::string::npos;
 }
 
-// Whether a variable, as in 512x32x128, is this product's m, n and k.
+// Returns whether a variable, as in 512x32x128, is this product's m, n and k.
 static bool is_named(const char* variable, const Problem& problem) {
     const char* refused = getenv(variable);
     const std::string own = std::to_string(problem.m()) + "x" + std::to_string(problem.n()) + "x" +
@@ -117,7 +117,7 @@ CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Whether an algorithm was chosen for this problem, by this version of the library.
+// Returns whether an algorithm was chosen for this problem, by this version of the library.
 static bool algorithm_suits(const Algorithm& algorithm, const Problem& problem) {
     return algorithm.magic == ALGORITHM_MAGIC && algorithm.problem == problem.key() &&
            algorithm.position < algorithm_count();
@@ -149,7 +149,7 @@ static bool aligned(const void* pointer, uint32_t bytes) {
     return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// Whether pointers are as aligned as the algorithm was told.
+// Returns whether pointers are as aligned as the algorithm was told.
 static bool operands_aligned(const Operands& operands, const Algorithm& algorithm) {
     return aligned(operands.a, algorithm.alignment[0]) &&
            aligned(operands.b, algorithm.alignment[1]) &&

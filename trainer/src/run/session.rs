@@ -533,7 +533,8 @@ impl<'run> Session<'run> {
         {
             let Self { options, world, .. } = self;
             let root = self.folder.root();
-            Tuning { options, world, device, root, events }.apply(&mut trainer)?;
+            let attempt = self.number();
+            Tuning { options, world, device, root, attempt, events }.apply(&mut trainer)?;
         }
         Ok(trainer)
     }

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use blake3::Hasher;
 use device::cuda::{ComputeCapability, Cuda, Libraries, sealed_file};
 use launch::bootstrap::World;
-use models::tuning::TunedProduct;
-use record::files::{self, Mode, create_folders, regular_file};
+use models::tuning::{ProductTuner, TunedProduct};
+use record::files::cache_folder::cache_folder;
+use record::files::{self, regular_file};
 use record::limits::NOTE_BYTES_MAX;
 use record::{Anomaly, ExitCode, TunedProducts, TuningSource};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub(super) struct Tuning<'run> {
     pub(super) device: &'run Cuda,
     /// Folder of the run.
     pub(super) root: &'run Path,
+    /// Number of the attempt, from 1.
+    pub(super) attempt: u32,
     pub(super) events: &'run Events,
 }
 
@@ -80,7 +83,7 @@ impl Target {
         let mut hasher = Hasher::new();
         hasher.update(format!("{self:?} {products:?}").as_bytes());
         let digest = hasher.finalize();
-        Some(sealed_file::cache_folder("matmul")?.join(format!("{digest}.tuned")))
+        Some(cache_folder("matmul")?.join(format!("{digest}.tuned")))
     }
 }
 
@@ -136,50 +139,29 @@ impl Tuning<'_> {
         self.world.placement.rank == 0
     }
 
-    /// Returns the algorithms of an earlier attempt or run, or measures them.
+    /// Returns the algorithms of the attempt before or of an earlier run, or measures them.
     fn chosen(&self, target: &Target, trainer: &mut Trainer<'_>) -> Outcome<Choice> {
         let Some(tuner) = trainer.tuner() else { unreachable!("a CUDA device has a tuner") };
-        let cached = target.cached(&tuner.products());
-        let files = [
-            (TuningSource::Folder, Some(self.root.join(FILE_OF_RUN))),
-            (TuningSource::Cache, cached),
-        ];
-        for (source, path) in files {
-            let Some(path) = path else { continue };
-            let Some(Tuned { target: found, products }) = self.read(&path) else { continue };
-            if found == *target && tuner.accepts(&products) {
-                return Ok(Choice { source, products });
-            }
-            if source == TuningSource::Folder {
+        match usable(&self.root.join(FILE_OF_RUN), target, tuner) {
+            Ok(products) => return Ok(Choice { source: TuningSource::Folder, products }),
+            Err(reason) if self.attempt > 1 => {
+                let reason = reason.unwrap_or_else(|| "there are none".to_owned());
+                let text = "the algorithms of the attempt before cannot be used";
                 self.warn(None, format!(
-                    "run.tune_matmul: the algorithms of the attempt before are for {found}, and \
-                     cannot be used on {target}; products are tuned anew"
+                    "run.tune_matmul: {text}: {reason}; others are, and results may have other bits"
                 ));
+            }
+            Err(_) => {}
+        }
+        if let Some(path) = target.cached(&tuner.products()) {
+            match usable(&path, target, tuner) {
+                Ok(products) => return Ok(Choice { source: TuningSource::Cache, products }),
+                Err(Some(reason)) => self.warn(None, format!("run.tune_matmul: {reason}")),
+                Err(None) => {}
             }
         }
         let products = trainer.measure_products(&self.options.config)?;
         Ok(Choice { source: TuningSource::Measured, products })
-    }
-
-    /// Reads a file, if there is a usable one.
-    fn read(&self, path: &Path) -> Option<Tuned> {
-        match regular_file::read(path, NOTE_BYTES_MAX) {
-            Ok(file) => {
-                let content = sealed_file::open(MAGIC, file);
-                let tuned = content.and_then(|content| serde_json::from_slice(&content).ok());
-                if tuned.is_none() {
-                    let path = path.display();
-                    self.warn(None, format!("run.tune_matmul: {path}: the file is damaged"));
-                }
-                tuned
-            }
-            Err(error) => {
-                if error.source.kind() != ErrorKind::NotFound {
-                    self.warn(None, format!("run.tune_matmul: {error}"));
-                }
-                None
-            }
-        }
     }
 
     /// Keeps the algorithms for the next attempt, and if they are new for other runs.
@@ -193,11 +175,12 @@ impl Tuning<'_> {
             files::replace(&self.root.join(FILE_OF_RUN), &file)?;
         }
         if let Some(path) = cached.filter(|_| source == TuningSource::Measured) {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            let written = create_folders(folder, Mode::Umask)
-                .and_then(|()| files::replace_with(&path, &file, Mode::Umask));
-            if let Err(error) = written {
-                self.warn(None, format!("run.tune_matmul: not kept for other runs: {error}"));
+            if let Err(error) = sealed_file::publish(&path, &file) {
+                let path = path.display();
+                self.warn(
+                    None,
+                    format!("run.tune_matmul: not kept for other runs: {path}: {error}"),
+                );
             }
         }
         Ok(())
@@ -214,6 +197,33 @@ impl Tuning<'_> {
         if self.is_rank_0() {
             self.events.warn(Anomaly { step: None, rank, text });
         }
+    }
+}
+
+/// Reads the algorithms of a file.
+///
+/// # Errors
+/// Returns why they cannot be used; `None` if there is no file.
+fn usable(
+    path: &Path,
+    target: &Target,
+    tuner: &mut dyn ProductTuner,
+) -> Result<Vec<TunedProduct>, Option<String>> {
+    let file = regular_file::read(path, NOTE_BYTES_MAX).map_err(|error| {
+        let is_missing = error.source.kind() == ErrorKind::NotFound;
+        (!is_missing).then(|| error.to_string())
+    })?;
+    let content = sealed_file::open(MAGIC, file);
+    let tuned = content.and_then(|content| serde_json::from_slice(&content).ok());
+    let Some(Tuned { target: found, products }) = tuned else {
+        return Err(Some(format!("{}: the file is damaged", path.display())));
+    };
+    if found != *target {
+        return Err(Some(format!("they are for {found}, and this is {target}")));
+    }
+    match tuner.accepts(&products) {
+        true => Ok(products),
+        false => Err(Some("cuBLASLt refuses them for the products of this run".to_owned())),
     }
 }
 

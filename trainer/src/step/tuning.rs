@@ -20,7 +20,7 @@ impl Trainer<'_> {
     pub(crate) fn measure_products(&mut self, config: &Config) -> Outcome<Vec<TunedProduct>> {
         let Self { device, model, state, gradients, scalars, .. } = self;
         let Some(tuner) = model.tuner() else { return Ok(Vec::new()) };
-        tuner.begin()?;
+        tuner.begin();
         let rows = config.workload.batch.micro_batch().rows();
         let tokens = random_tokens(rows, config.workload.model.vocabulary);
         let batch = Batch { inputs: &tokens, targets: &tokens };

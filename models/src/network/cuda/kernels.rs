@@ -128,9 +128,9 @@ impl ProductTuner for Kernels {
         described.into_iter().collect()
     }
 
-    fn begin(&mut self) -> Result<(), crate::Error> {
+    fn begin(&mut self) {
         let Products { blas, all } = self.all_products();
-        Ok(all.into_iter().try_for_each(|product| product.begin_tuning(blas))?)
+        all.into_iter().for_each(|product| product.begin_tuning(blas));
     }
 
     fn measured(&mut self) -> Vec<TunedProduct> {

@@ -22,6 +22,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use checkpoint::remote::RemoteOptions;
+use record::files::cache_folder::cache_folder;
 use record::files::{IoError, Mode, create_folders, regular_file};
 
 use super::error::DataError;
@@ -83,7 +84,7 @@ const ATTEMPTS: usize = 3;
 impl Cache {
     /// Opens or creates the cache.
     pub(super) fn open(options: &CacheOptions) -> Result<Self, DataError> {
-        let folder = options.folder.clone().or_else(default_folder);
+        let folder = options.folder.clone().or_else(|| cache_folder("data"));
         let folder = folder.ok_or(DataError::NoCacheFolder)?;
         create_folders(&folder.join("objects"), Mode::Umask)?;
         create_folders(&folder.join("files"), Mode::Umask)?;
@@ -274,11 +275,4 @@ const SHORT_DIGEST_DIGITS: usize = 16;
 
 fn short_digest(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..SHORT_DIGEST_DIGITS].to_owned()
-}
-
-fn default_folder() -> Option<PathBuf> {
-    let path = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
-    let base = path("YARDSTICK_CACHE_DIR").or_else(|| Some(user()?.join("yardstick")))?;
-    Some(base.join("data"))
 }

@@ -15,6 +15,11 @@ use device::{Allocator, DeviceBuffer};
 use super::descriptors::{Handle, Layout, Operation, Preference};
 use super::tuning::Tuning;
 
+/// Limits of algorithms, for what is kept of them: they change with this program.
+pub(super) fn limits() -> String {
+    format!("workspace {WORKSPACE_BYTES}, alignment {ALIGNMENT_BYTES}, sums in f32")
+}
+
 /// Workspace of algorithms: as much as NVIDIA advises for Hopper; other GPUs need less.
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// The least alignment of any matrix: rows of a multiple of eight elements, from any of them on.
@@ -164,7 +169,7 @@ impl Product {
     /// [`Error::NoPlan`] if it offers none.
     pub(crate) fn new(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Error> {
         let planned = Self::plan(blas, shape, epilogue);
-        planned.map_err(|refusal| refused("planning", &shape, epilogue, &refusal))
+        planned.map_err(|refusal| refused(Doing::Planning, &shape, epilogue, &refusal))
     }
 
     fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Refusal> {
@@ -266,12 +271,12 @@ impl Product {
         let algorithm = self.algorithm;
         // SAFETY: as this function.
         unsafe { self.start(blas, operands, &algorithm) }
-            .map_err(|refusal| self.refused("starting", &refusal))
+            .map_err(|refusal| self.not_started(&refusal))
     }
 
-    /// The error of a refusal while doing something with this product.
-    pub(super) fn refused(&self, doing: &'static str, refusal: &Refusal) -> Error {
-        refused(doing, &self.shape, self.epilogue, refusal)
+    /// The error of a product that the library does not start.
+    pub(super) fn not_started(&self, refusal: &Refusal) -> Error {
+        refused(Doing::Starting, &self.shape, self.epilogue, refusal)
     }
 
     /// Starts the product by an algorithm.
@@ -415,16 +420,22 @@ fn no_plan(shape: &ProductShape, epilogue: Epilogue, reason: String) -> Error {
     }
 }
 
+/// What the library did not do with a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Planning,
+    Starting,
+}
+
 /// The library offers no algorithm, or does not start the one that it offered; or the call failed.
-fn refused(
-    doing: &'static str,
-    shape: &ProductShape,
-    epilogue: Epilogue,
-    refusal: &Refusal,
-) -> Error {
-    if refusal.status.is_refusal() {
-        return no_plan(shape, epilogue, format!("{doing} it: {refusal}"));
+fn refused(doing: Doing, shape: &ProductShape, epilogue: Epilogue, refusal: &Refusal) -> Error {
+    let (verb, is_refusal) = match doing {
+        Doing::Planning => ("planning", refusal.status.is_refused_plan()),
+        Doing::Starting => ("starting", refusal.status.is_refused_start()),
+    };
+    if is_refusal {
+        return no_plan(shape, epilogue, format!("{verb} it: {refusal}"));
     }
-    let what = format!("{doing} {}", described(shape, epilogue));
+    let what = format!("{verb} {}", described(shape, epilogue));
     Error::Library { library: "cuBLASLt", what, text: refusal.to_string() }
 }

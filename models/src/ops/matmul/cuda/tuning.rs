@@ -7,7 +7,7 @@
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
 use device::cuda::{Error, Event};
 
-use super::product::{Blas, Operands, Product, ProductShape, described};
+use super::product::{Blas, Operands, Product, ProductShape, described, limits};
 use crate::tuning::TunedProduct;
 
 /// Most algorithms of a product that are timed.
@@ -43,15 +43,13 @@ struct Timed {
 
 impl Product {
     /// Lets the next start time the algorithms that the library offers; the one in use is the
-    /// first.
-    pub(crate) fn begin_tuning(&mut self, blas: &Blas) -> Result<(), Error> {
-        let offered = self
-            .offered(blas, CANDIDATES_MAX)
-            .map_err(|refusal| self.refused("tuning", &refusal))?;
+    /// first, and the only one where it offers none now.
+    pub(crate) fn begin_tuning(&mut self, blas: &Blas) {
+        let offered = self.offered(blas, CANDIDATES_MAX).unwrap_or_default();
         let first = self.algorithm;
         let others = offered.into_iter().filter(|other| other.data != first.data);
-        self.tuning.candidates = std::iter::once(first).chain(others).collect();
-        Ok(())
+        let candidates = std::iter::once(first).chain(others);
+        self.tuning.candidates = candidates.take(CANDIDATES_MAX).collect();
     }
 
     /// The result of the measurement, once.
@@ -74,7 +72,7 @@ impl Product {
     pub(crate) fn key(&self) -> String {
         let ProductShape { a_stride, b_stride, d_stride, .. } = self.shape;
         let product = described(&self.shape, self.epilogue);
-        format!("{product}, strides {a_stride} {b_stride} {d_stride}")
+        format!("{product}, strides {a_stride} {b_stride} {d_stride}, {}", limits())
     }
 
     /// Times all algorithms, in turn, so that a change of the device's clocks meets all of them.
@@ -113,8 +111,8 @@ impl Product {
         Ok(())
     }
 
-    /// The time of one product by an algorithm; `None` if the library refuses to start it. It has
-    /// to start the first.
+    /// The time of one product by an algorithm; `None` if the library does not start it. It has to
+    /// start the first.
     ///
     /// # Safety
     /// As [`Product::run`].
@@ -131,8 +129,8 @@ impl Product {
         for _ in 0..STARTS {
             // SAFETY: as this function; what was written before is overwritten or added to.
             match unsafe { self.start(blas, operands, algorithm) } {
-                Err(refusal) if position > 0 && refusal.status.is_refusal() => return Ok(None),
-                started => started.map_err(|refusal| self.refused("starting", &refusal))?,
+                Err(_) if position > 0 => return Ok(None),
+                started => started.map_err(|refusal| self.not_started(&refusal))?,
             }
         }
         end.record(device.compute())?;
