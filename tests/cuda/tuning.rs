@@ -85,7 +85,7 @@ fn algorithms_are_measured_once_and_reruns_have_the_same_bits() {
 /// Meanwhile the cache is lost, and measurements have another result.
 #[test]
 fn a_resumed_run_keeps_its_algorithms() {
-    let [whole, killed] = [(); 2].map(|()| Folder::new());
+    let [whole, killed, damaged] = [(); 3].map(|()| Folder::new());
     let flags = [&TUNED[..], &["--steps", "6"]].concat();
     train(&whole, &Folder::new(), THREE, &flags).expect(0);
     let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
@@ -96,6 +96,13 @@ fn a_resumed_run_keeps_its_algorithms() {
     assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4);
     assert_eq!(tuned(&killed)["source"], "folder");
     assert_eq!(whole.result(), killed.result());
+
+    assert_eq!(train(&damaged, &Folder::new(), THREE, &kill).code, -1);
+    damage(&damaged.path().join("tuned_products"));
+    let resumed = train(&damaged, &Folder::new(), Offered(4), &saves).expect(0);
+    resumed.expect_stderr(&["of the attempt before cannot be used", "may have other bits"]);
+    assert_eq!(tuned(&damaged)["source"], "measured");
+    assert_ne!(whole.result(), damaged.result(), "by another algorithm");
 }
 
 #[cfg(feature = "mpi")]

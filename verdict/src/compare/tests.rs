@@ -13,6 +13,7 @@ use record::fixtures::finished;
 use record::fixtures::step_times::OwnMs;
 use record::phase::{ByPhase, PhaseTimes};
 use record::{Attempt, Record, Reference, StepSample, StepSeries, TargetRecord};
+use record::{TunedProducts, TuningSource};
 
 const STEPS: u64 = 200;
 pub(super) const RANKS: usize = 4;
@@ -220,6 +221,24 @@ fn what_cannot_be_compared_is_refused() {
     expect(changed(&|it| it.ranks.clear()), &settings(), "12: not comparable: record.json: expec");
     expect(base.clone(), &settings(), "expected two runs, found one on both sides");
     assert!("speed".parse::<Gate>().unwrap_err().contains("tokens_per_second, step_ms"));
+}
+
+#[test]
+fn other_algorithms_of_products_are_a_difference() {
+    let mut noise = Random(5);
+    let mut run = |seed| run(QUIET, AS_USUAL, seed, &mut noise);
+    let base = run(0);
+    let mut new = run(1);
+    new.tuned_products = Some(TunedProducts {
+        source: TuningSource::Measured,
+        products: 3,
+        changed: 1,
+        gain_percent: 4.0,
+        digest: "0123".to_owned(),
+    });
+    let comparison = compare(vec![base], vec![new]);
+    let names: Vec<_> = comparison.differences.iter().map(|it| it.name.as_str()).collect();
+    assert!(names.contains(&"tuned_products.digest"), "{names:?}");
 }
 
 #[test]
