@@ -16,14 +16,14 @@ kernel_timing() {
     figure "$(sed -n 's/^measured on this machine: //p' "$table")"
 }
 
-# tokens_per_second ATTENTION: GPT-2 124M in bf16 with the largest micro-batch of the list that the
-# memory takes.
+# tokens_per_second KEY=VALUE: GPT-2 124M in bf16 with this setting, and the largest micro-batch of
+# the list that the memory takes.
 tokens_per_second() {
     local micro code said=$work/$current.stderr
     for micro in "${micro_batches[@]}"; do
         code=0
         train "$current-$micro" --workload gpt2-124m --device cuda --steps "$throughput_steps" \
-            --set "run.attention=$1" --set precision.compute=bf16 \
+            --set "$1" --set precision.compute=bf16 \
             --set "batch.micro_sequences=$micro" \
             --set "batch.global_sequences=$micro" --set "batch.sequence_tokens=$gpt2_tokens" \
             "${gpt2[@]}" 2>"$said" || code=$?

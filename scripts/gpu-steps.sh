@@ -145,6 +145,23 @@ attention_gpt2() {
         "(bound $BF16_BOUND); a rerun is bit-identical"
 }
 
+# Products with measured algorithms: losses near those of the first ones, and a rerun, which takes
+# the algorithms from the cache, has the same bits.
+tuned_gpt2() {
+    local worst gain origin
+    [ -e "$work/runs/gpt2/record.json" ] || gpt2_train gpt2
+    gpt2_train tuned --set run.tune_matmul=true
+    worst=$(difference tuned gpt2) || fail "the runs have not the same steps"
+    is_below "$worst" "$BF16_BOUND" || fail "losses differ from those of the first by $worst"
+    gpt2_train tuned-rerun --set run.tune_matmul=true
+    origin=$(record tuned-rerun tuned_products.source)
+    [ "$origin" = cache ] || fail "the rerun has its algorithms from ${origin:-nowhere}"
+    same_bits tuned tuned-rerun
+    gain=$(printf '%.1f' "$(record tuned tuned_products.gain_percent)")
+    figure "products take $gain % less time; losses differ by $worst (bound $BF16_BOUND);" \
+        "a rerun is bit-identical"
+}
+
 # resume FORMAT: a run that was killed and resumed ends as one that was not.
 resume() {
     local flags=(--workload smoke --device cuda --set "precision.compute=$1"

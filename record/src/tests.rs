@@ -23,6 +23,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "run",
         "job",
         "environment",
+        "tuned_products",
         "nodes",
         "ranks",
         "attempts",

@@ -89,7 +89,10 @@ int cuDeviceGetPCIBusId(char *id, int length, int device) {
 }
 "#;
 
-const NVRTC: &str = "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 4; return 0; }\n";
+const NVRTC: &str = "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 4; return 0; }
+int nvrtcGetNumSupportedArchs(int *count) { *count = 1; return 0; }
+int nvrtcGetSupportedArchs(int *list) { *list = 89; return 0; }
+";
 const CUBLASLT: &str = "unsigned long cublasLtGetVersion(void) { return 120402; }\n";
 
 /// A folder with a driver that cannot be loaded, so that none of this machine's is looked for.

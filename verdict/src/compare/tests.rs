@@ -12,8 +12,9 @@ use record::Random;
 use record::fixtures::finished;
 use record::fixtures::step_times::OwnMs;
 use record::phase::{ByPhase, PhaseTimes};
-use record::{Attempt, Record, Reference, StepSample, StepSeries, TargetRecord};
-use record::{TunedProducts, TuningSource};
+use record::{
+    Attempt, Record, Reference, StepSample, StepSeries, TargetRecord, TunedProducts, TuningSource,
+};
 
 const STEPS: u64 = 200;
 pub(super) const RANKS: usize = 4;
