@@ -153,7 +153,7 @@ test-api-server: test-build ## submit the same to a real API server and the mpi-
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc
 
-test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, for every architecture
+test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, and disassemble wgmma's
 	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
 
 test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for three architectures

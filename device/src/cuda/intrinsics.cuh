@@ -104,8 +104,10 @@ DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 // Makes the products that were started since the last commit a group.
 DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// The compiler knows the start of a product, not that it uses registers until the wait for it. Sums
-// are used only behind this, and left operands are not overwritten before.
+// NVRTC's front end knows the start of a product, not that it uses registers until the wait for it.
+// In the PTX it writes, sums are used only behind this, and left operands keep their values until
+// here. ptxas, which assigns the registers, is not bound by this: only a disassembly shows what it
+// reuses, which the test of the compiled kernels reads.
 template <int K>
 DEV void keep_until_here(float (&sums)[K][4]) {
 #pragma unroll

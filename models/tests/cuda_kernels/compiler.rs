@@ -3,6 +3,8 @@
 use device::cuda::nvrtc::{self, Source};
 use device::cuda::{Error, cubin_cache};
 
+use crate::sources::{self, File};
+
 const GOOD: Source<'_> = Source {
     name: "good.cu",
     text: "#include \"value.cuh\"\nextern \"C\" __global__ void k(float* x) { *x = VALUE + ADD; }",
@@ -37,6 +39,22 @@ pub(crate) fn says_what_is_wrong() {
     let error = nvrtc::compile(&GOOD, "sm_999").unwrap_err();
     assert!(matches!(error, Error::UnknownArchitecture { .. }), "{error}");
     assert!(error.to_string().contains("does not compile for sm_999"), "{error}");
+}
+
+/// The program warns of complaints, and compiles without the gate's options.
+pub(crate) fn complains_of_a_missing_fence() {
+    const FENCE: &str = "wgmma.fence.sync.aligned;";
+    let File { name, text } =
+        sources::all().into_iter().find(|file| sources::uses_wgmma(&file.name)).unwrap();
+    let headers = sources::headers();
+    assert!(headers.iter().any(|header| header.text.contains(FENCE)));
+    let unfenced: Vec<_> =
+        headers.iter().map(|header| (&*header.name, header.text.replace(FENCE, ""))).collect();
+    let headers: Vec<_> = unfenced.iter().map(|(name, text)| (*name, &**text)).collect();
+    let options = sources::variants(&name)[0];
+    let source = Source { name: &name, text: &text, headers: &headers, options };
+    let compiled = nvrtc::compile(&source, "sm_90a").unwrap();
+    assert!(compiled.complaints().any(|line| line.contains("(C75")), "{}", compiled.log);
 }
 
 /// The folder of the cache is this process's own.

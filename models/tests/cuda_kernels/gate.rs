@@ -119,9 +119,11 @@ fn uses_of_registers_in_flight(cubin: &[u8]) -> Vec<String> {
     let output = output.unwrap_or_else(|error| {
         panic!("{}: {error}: run scripts/setup.sh test", nvdisasm.display())
     });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "nvdisasm: {}: {errors}", output.status);
     let disassembly = String::from_utf8(output.stdout).unwrap();
     let kernels = sass::kernels(&disassembly);
-    assert_eq!(kernels.len(), 3, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(kernels.len(), 3, "{errors}");
     assert!(kernels.iter().all(|kernel| kernel.left_operands() > 0), "no left operands are seen");
     kernels.iter().flat_map(sass::Kernel::violations).collect()
 }

@@ -24,6 +24,7 @@ fn gate_of_one_nvrtc() {
     if std::env::var_os(GATE).is_some() {
         compiler::says_what_is_wrong();
         compiler::is_asked_once();
+        compiler::complains_of_a_missing_fence();
         gate::run();
     }
 }

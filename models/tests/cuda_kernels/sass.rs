@@ -1,7 +1,7 @@
 //! Machine code of kernels by wgmma, as nvdisasm prints it: between the start of a product and the
 //! wait for it, nothing may use its sums or overwrite its left operand in registers. The compiler
-//! assigns registers, and one release was reported to reuse those of left operands too early
-//! (triton, pull request 11781).
+//! assigns registers, and before CUDA 13.3 it was reported to reuse those of left operands too
+//! early (triton, issue 9433 and pull request 11781).
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -83,7 +83,8 @@ impl Kernel<'_> {
         instructions.filter_map(Instruction::product).filter(|one| one.left.is_some()).count()
     }
 
-    /// Uses of registers of products in flight, on every path through the kernel.
+    /// Uses of registers of products in flight, on every path through the kernel, and products that
+    /// are on none.
     pub(crate) fn violations(&self) -> BTreeSet<String> {
         let mut violations = BTreeSet::new();
         let mut seen = HashSet::new();
@@ -96,12 +97,8 @@ impl Kernel<'_> {
                 paths.push((at + 1, in_flight));
                 continue;
             };
-            let used = in_flight.used_by(instruction).map(|what| {
-                let Instruction { address, operation, operands, .. } = instruction;
-                let name = self.name;
-                format!("{name} at {address}: {operation} {} {what}", operands.join(", "))
-            });
-            violations.extend(used);
+            let broken = in_flight.rule_broken_by(instruction);
+            violations.extend(broken.map(|what| self.violation(instruction, what)));
             in_flight.advance(instruction);
             if let Some(label) = instruction.target() {
                 paths.push((self.index_of(label), in_flight.clone()));
@@ -110,7 +107,17 @@ impl Kernel<'_> {
                 paths.push((at + 1, in_flight));
             }
         }
+        let reached: HashSet<_> = seen.into_iter().map(|(at, _)| at).collect();
+        let unreached = (0..self.lines.len()).filter(|at| !reached.contains(at));
+        let unreached = unreached.filter_map(|at| self.lines[at].instruction());
+        let products = unreached.filter(|instruction| instruction.product().is_some());
+        violations.extend(products.map(|product| self.violation(product, "is on no path")));
         violations
+    }
+
+    fn violation(&self, instruction: &Instruction<'_>, what: &str) -> String {
+        let Instruction { address, operation, operands, .. } = instruction;
+        format!("{} at {address}: {operation} {} {what}", self.name, operands.join(", "))
     }
 
     fn index_of(&self, label: &str) -> usize {
@@ -139,9 +146,10 @@ impl<'a> Instruction<'a> {
         Some(Product { sums: sums..sums + columns / 2, left })
     }
 
-    /// Groups that may still be in flight behind this wait.
+    /// Groups that may still be in flight behind this wait, which releases nothing for certain
+    /// where it is conditional.
     fn wait(&self) -> Option<usize> {
-        let is_wait = self.operation == "WARPGROUP.DEPBAR.LE";
+        let is_wait = self.operation == "WARPGROUP.DEPBAR.LE" && !self.is_conditional;
         let groups = is_wait.then(|| self.operands[1].strip_prefix("0x").unwrap())?;
         Some(usize::from_str_radix(groups, 16).unwrap())
     }
@@ -186,10 +194,19 @@ impl<'a> Instruction<'a> {
         Some(label.unwrap())
     }
 
+    /// Returns whether it goes where it is not followed.
+    fn leaves(&self) -> bool {
+        self.operation.starts_with("CALL") || self.jumps_elsewhere()
+    }
+
+    fn jumps_elsewhere(&self) -> bool {
+        ["JMP", "JMX", "BRX"].iter().any(|name| self.operation.starts_with(name))
+    }
+
     fn ends_path(&self) -> bool {
         let jumps = self.operation.starts_with("BRA") && self.operands.len() == 1;
         let returns = ["EXIT", "RET"].iter().any(|name| self.operation.starts_with(name));
-        !self.is_conditional && (jumps || returns)
+        !self.is_conditional && (jumps || returns || self.jumps_elsewhere())
     }
 }
 
@@ -213,8 +230,11 @@ fn overlap(a: &Registers, b: &Registers) -> bool {
 struct InFlight(Vec<Group>);
 
 impl InFlight {
-    /// What an instruction must not do.
-    fn used_by(&self, instruction: &Instruction<'_>) -> Option<&'static str> {
+    /// Describes the rule that an instruction breaks.
+    fn rule_broken_by(&self, instruction: &Instruction<'_>) -> Option<&'static str> {
+        if !self.0.is_empty() && instruction.leaves() {
+            return Some("is not followed, with products in flight");
+        }
         let own = instruction.product();
         let written = own.as_ref().map_or_else(|| instruction.written(), |own| own.sums.clone());
         let products = || self.0.iter().flat_map(|group| &group.products);
@@ -312,11 +332,41 @@ mod tests {
         }
     }
 
-    /// Without the second wait the product is in flight when the loop begins again.
+    /// The sums of the loop's first products are the left operand of its last, which is in flight
+    /// when the loop begins again.
     #[test]
     fn products_are_followed_around_a_loop() {
-        let found = violations_with(8, "        /*0070*/          NOP ;");
+        let last = "HGMMA.64x32x16.F32.BF16 R96, R24, gdesc[UR4], R96, gsb0";
+        let found = violations_with(9, &format!("        /*0080*/       {last} ;"));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("k at 0010: HGMMA"), "{found:?}");
+        assert!(found[1].starts_with("k at 0020: HGMMA"), "{found:?}");
+    }
+
+    #[test]
+    fn a_conditional_wait_releases_nothing() {
+        let wait = "@P1 WARPGROUP.DEPBAR.LE gsb0, 0x0";
+        let found = violations_with(8, &format!("        /*0070*/       {wait} ;"));
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("k at 0080: F2FP"), "{found:?}");
+    }
+
+    #[test]
+    fn no_product_is_in_flight_where_the_path_is_lost() {
+        for leaves in ["CALL.REL.NOINC `(f)", "@P1 JMP 0x100", "BRX R2 -0x10"] {
+            let found = violations_with(6, &format!("        /*0050*/       {leaves} ;"));
+            let [found] = &found[..] else { panic!("{leaves}: {found:?}") };
+            assert!(found.starts_with("k at 0050: ") && found.contains("not followed"), "{found}");
+            let waited = violations_with(9, &format!("        /*0080*/       {leaves} ;"));
+            assert!(waited.is_empty(), "{waited:?}");
+        }
+    }
+
+    #[test]
+    fn every_product_is_on_a_path() {
+        let found = violations_with(2, "        /*0010*/          EXIT ;");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("k at 0020: HGMMA"), "{found:?}");
+        assert!(found[1].ends_with("is on no path"), "{found:?}");
     }
 }

@@ -230,7 +230,7 @@ struct Registers {
     Registers(T (&registers)[K][4]) : start(registers), bytes(sizeof registers) {}
 };
 
-// What a lane says that a wait releases.
+// Registers that a wait releases, as a lane names them.
 struct Released {
     Registers registers[4];
 
@@ -274,7 +274,7 @@ DEV void finish_products(Products& own, int done, int warp, Released** lanes) {
     }
 }
 
-// What a lane gives to a product.
+// A lane's part of a product.
 struct ProductArguments {
     float* sums;
     const u32* left_registers;

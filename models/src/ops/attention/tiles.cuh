@@ -119,7 +119,7 @@ DEV void store_rows(u16* head, int stride, int first, int tokens, const Sums<M, 
     store_rows<M>(head, stride, first, tokens, sums, factors);
 }
 
-// Of scores; the others are the columns.
+// The rows of scores; the others are the columns.
 enum class Rows { QUERIES, KEYS };
 
 // Masks the scores of queries for keys after them, where the first key of a tile comes `ahead`
