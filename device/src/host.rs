@@ -8,6 +8,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use record::files::process_limits;
 
@@ -22,6 +23,15 @@ const MAPPED_BYTES_MIN: usize = 128 << 10;
 /// Blocks from here on request huge pages: at least one of 2 MiB lies in them.
 #[cfg(target_os = "linux")]
 const HUGE_PAGES_BYTES_MIN: usize = 4 << 20;
+
+/// Bytes of all blocks that were mapped so far.
+static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the bytes of all blocks that this process has mapped so far, which the global allocator
+/// does not see.
+pub fn mapped_bytes() -> u64 {
+    MAPPED_BYTES.load(Ordering::Relaxed)
+}
 
 /// A zeroed block that this owns.
 #[derive(Debug)]
@@ -89,6 +99,7 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a new mapping wherever the system puts it.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
     let start = NonNull::new(start.ok()?)?;
+    MAPPED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     if bytes >= HUGE_PAGES_BYTES_MIN {
         // SAFETY: the pages of this mapping, whose content does not change. A kernel without huge
         // pages, or without any for programs that ask, refuses, and nothing depends on them.

@@ -35,7 +35,7 @@ pub use allocator::{Allocator, Item};
 pub use buffer::{DeviceBuffer, Keeper};
 pub use device::Device;
 pub use element::Element;
-pub use host::LINE_BYTES;
+pub use host::{LINE_BYTES, mapped_bytes};
 pub use view::{View, ViewMut};
 
 /// Place of memory.

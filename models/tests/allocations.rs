@@ -6,7 +6,7 @@
 mod common;
 
 use common::Flat;
-use device::Allocator;
+use device::{Allocator, mapped_bytes};
 use half::bf16;
 use support::counting::{Counting, calls_and_bytes};
 use yardstick_models::config::{Family, Llama};
@@ -127,7 +127,9 @@ fn plan_and_steady_state(config: &ModelConfig, options: Options) {
     };
     let (counting, host) = (Allocator::counting(), Allocator::host());
     let (_, _, small) = calls_and_bytes(|| build(&counting));
-    let (engine, _, taken) = calls_and_bytes(|| build(&host));
+    let mapped_before = mapped_bytes();
+    let (engine, _, heap) = calls_and_bytes(|| build(&host));
+    let taken = heap + mapped_bytes() - mapped_before;
     assert_eq!(host.items(), counting.items(), "{case}");
     // Names and ranges of tensors, and the ledger, are not in the plan.
     let rest_max = 64 * 1024;
@@ -139,8 +141,10 @@ fn plan_and_steady_state(config: &ModelConfig, options: Options) {
     let first = training.step();
     training.step();
     training.step();
+    let mapped_before = mapped_bytes();
     let go_on = || (0..20).fold(first, |_, _| training.step());
     let (last, calls, _) = calls_and_bytes(go_on);
-    assert_eq!(calls, 0, "{case}: allocations after step 3");
+    let mapped = mapped_bytes() - mapped_before;
+    assert_eq!((calls, mapped), (0, 0), "{case}: allocations and bytes mapped after step 3");
     assert!(last < 0.9 * first, "{case}: the loss falls: {first} to {last}");
 }
