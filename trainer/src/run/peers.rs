@@ -131,7 +131,8 @@ impl Peers {
             return Failure { phase: position.map(|position| position.phase), ..explained };
         }
         let failure = match stall.text_of_network(&self.hosts) {
-            Some(text) => failure.context(text),
+            // No rank is missing, whoever's message did not arrive.
+            Some(text) => Failure { rank: None, ..failure.context(text) },
             None => failure,
         };
         let other = (self.hosts.len() == 2).then(|| 1 - self.rank);

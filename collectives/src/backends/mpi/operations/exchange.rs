@@ -33,17 +33,9 @@ pub(crate) struct Purpose {
     pub(crate) slot: u32,
     /// The chunk of an exchange that it belongs to; `None` for a call of the operation itself.
     pub(crate) chunk: Option<ChunkId>,
-    /// The rank whose message it receives.
-    pub(crate) sender: Option<Sender>,
-}
-
-/// A rank that a message is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sender {
-    /// Rank in the world.
-    pub(crate) rank: usize,
-    /// It sends the message whatever other ranks do: if the message is missing, so is the rank.
-    pub(crate) is_independent: bool,
+    /// The rank of the world whose message it receives, if that sends it whatever other ranks do:
+    /// while the message is missing, so is the rank, or a link to it.
+    pub(crate) sender: Option<usize>,
 }
 
 /// A chunk in a pipeline.
@@ -294,10 +286,8 @@ impl Exchange {
         // After a sum, and behind the other receivers of one owner, a member may wait for a third.
         let has_third =
             chunk.phase != Phase::first_of(*kind) || matches!(partition, Partition::Whole { .. });
-        let is_independent = members == 2 || !has_third;
-        let sender = |member: usize| {
-            named.as_ref().map(|ranks| Sender { rank: ranks[member], is_independent })
-        };
+        let named = named.as_ref().filter(|_| members == 2 || !has_third);
+        let sender = |member: usize| named.map(|ranks| ranks[member]);
         let received = self.received.as_mut_ptr().cast::<u8>();
         let mut start = |call, sender, address, count| {
             if count == 0 && !buffer.is_empty() {

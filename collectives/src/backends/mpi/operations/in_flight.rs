@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use mpi::ffi::MPI_Comm;
 
-use super::exchange::{Exchange, FailedCall, Purpose, Sender};
+use super::exchange::{Exchange, FailedCall, Purpose};
 use super::grid::{Entering, Kind, Lines, Passed, Stages};
 use super::stage_plan::StagePlan;
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
@@ -74,7 +74,8 @@ pub(crate) struct MissingSender {
     /// Group and channel of the operation, which have one order.
     pub(crate) group: u16,
     pub(crate) channel: Channel,
-    pub(crate) sender: Sender,
+    /// Rank in the world.
+    pub(crate) rank: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -161,7 +162,7 @@ impl InFlight {
     pub(crate) fn missing_senders(&self) -> impl Iterator<Item = MissingSender> {
         let missing = |Purpose { slot, sender, .. }| {
             let Job { group, channel, .. } = self.running[slot as usize]?.job;
-            Some(MissingSender { slot, group, channel, sender: sender? })
+            Some(MissingSender { slot, group, channel, rank: sender? })
         };
         self.requests.purposes().filter_map(missing)
     }

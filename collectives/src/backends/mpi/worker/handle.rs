@@ -66,26 +66,19 @@ impl State {
         }
     }
 
-    /// The ranks that keep an operation from completing: senders of its own messages that depend on
-    /// no third rank; or those of the operations that it may be behind; or its own that may wait
-    /// themselves. Known when the communication thread has left.
+    /// The ranks that keep an operation from completing: senders of its own messages, or else those
+    /// of the operations that it may be behind. Known when the communication thread has left.
     fn missing(&self, slot: u32) -> Vec<usize> {
         let Job { group, channel, .. } = self.outstanding.job(slot);
-        let is_before = |of: &MissingSender| of.group == group && of.channel == channel;
         let ranks = |is_meant: &dyn Fn(&MissingSender) -> bool| {
             let senders = self.missing_senders.iter().filter(|missing| is_meant(missing));
-            let mut ranks: Vec<usize> = senders.map(|missing| missing.sender.rank).collect();
+            let mut ranks: Vec<usize> = senders.map(|missing| missing.rank).collect();
             ranks.sort_unstable();
             ranks.dedup();
             ranks
         };
-        let independent = |of: &MissingSender| of.sender.is_independent;
-        let found = [
-            ranks(&|of| of.slot == slot && independent(of)),
-            ranks(&|of| independent(of) && is_before(of)),
-            ranks(&|of| of.slot == slot),
-        ];
-        found.into_iter().find(|ranks| !ranks.is_empty()).unwrap_or_default()
+        let own = ranks(&|of| of.slot == slot);
+        if own.is_empty() { ranks(&|of| of.group == group && of.channel == channel) } else { own }
     }
 }
 
