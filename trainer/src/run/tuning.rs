@@ -174,14 +174,11 @@ impl Tuning<'_> {
         if source != TuningSource::Folder {
             files::replace(&self.root.join(FILE_OF_RUN), &file)?;
         }
-        if let Some(path) = cached.filter(|_| source == TuningSource::Measured) {
-            if let Err(error) = sealed_file::publish(&path, &file) {
-                let path = path.display();
-                self.warn(
-                    None,
-                    format!("run.tune_matmul: not kept for other runs: {path}: {error}"),
-                );
-            }
+        if let Some(path) = cached.filter(|_| source == TuningSource::Measured)
+            && let Err(error) = sealed_file::publish(&path, &file)
+        {
+            let path = path.display();
+            self.warn(None, format!("run.tune_matmul: not kept for other runs: {path}: {error}"));
         }
         Ok(())
     }
