@@ -56,7 +56,7 @@ impl Lines {
     }
 
     /// A stage of an operation on this rank's buffer.
-    pub(super) fn stage(&self, kind: Kind, stage: usize, job: Job) -> Stage {
+    pub(super) fn stage(&self, kind: StageKind, stage: usize, job: Job) -> Stage {
         let buffer = job.buffer;
         let len = buffer.len();
         let even = Partition::Even { len };
@@ -69,55 +69,40 @@ impl Lines {
             len: inner_part / self.outer.size(),
         };
         let of = |kind, partition| Stage { kind, buffer, partition };
-        match (kind, kind.dimensions()[stage], stage) {
-            (Kind::AllReduce, Inner, 0) => of(StageKind::ReduceScatter, even),
-            (Kind::AllReduce, Inner, _) => of(StageKind::AllGather, even),
-            (Kind::AllReduce, Outer, _) => {
+        match (kind, dimensions(kind)[stage], stage) {
+            (StageKind::AllReduce, Inner, 0) => of(StageKind::ReduceScatter, even),
+            (StageKind::AllReduce, Inner, _) => of(StageKind::AllGather, even),
+            (StageKind::AllReduce, Outer, _) => {
                 let buffer = buffer.slice(even.part(self.inner.member, self.inner.size()));
                 let partition = Partition::Even { len: buffer.len() };
-                Stage { kind: StageKind::AllReduce, buffer, partition }
+                Stage { kind, buffer, partition }
             }
-            (Kind::ReduceScatter, Inner, _) => of(StageKind::ReduceScatter, inner_parts),
-            (Kind::AllGather, Inner, _) => of(StageKind::AllGather, inner_parts),
-            (Kind::ReduceScatter | Kind::AllGather, Outer, _) => Stage {
-                kind: match kind {
-                    Kind::ReduceScatter => StageKind::ReduceScatter,
-                    _ => StageKind::AllGather,
-                },
-                buffer: buffer.slice(own),
-                partition: outer_parts,
-            },
+            (_, Inner, _) => of(kind, inner_parts),
+            (_, Outer, _) => Stage { kind, buffer: buffer.slice(own), partition: outer_parts },
         }
     }
 }
 
-/// Kind of an operation that has stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
+/// Kinds of operations that have stages, in their order.
+pub(super) const KINDS: [StageKind; 3] =
+    [StageKind::ReduceScatter, StageKind::AllGather, StageKind::AllReduce];
+
+/// Kind of an operation, if it has stages.
+pub(super) fn kind_of(operation: Operation) -> Option<StageKind> {
+    match operation {
+        Operation::AllReduceSum => Some(StageKind::AllReduce),
+        Operation::ReduceScatterSum => Some(StageKind::ReduceScatter),
+        Operation::AllGather => Some(StageKind::AllGather),
+        _ => None,
+    }
 }
 
-impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::AllReduce, Self::ReduceScatter, Self::AllGather];
-
-    pub(super) fn of(operation: Operation) -> Option<Self> {
-        match operation {
-            Operation::AllReduceSum => Some(Self::AllReduce),
-            Operation::ReduceScatterSum => Some(Self::ReduceScatter),
-            Operation::AllGather => Some(Self::AllGather),
-            _ => None,
-        }
-    }
-
-    /// The dimension of each stage.
-    pub(super) fn dimensions(self) -> &'static [Dimension] {
-        match self {
-            Self::AllReduce => &[Inner, Outer, Inner],
-            Self::ReduceScatter => &[Inner, Outer],
-            Self::AllGather => &[Outer, Inner],
-        }
+/// The dimension of each stage.
+pub(super) fn dimensions(kind: StageKind) -> &'static [Dimension] {
+    match kind {
+        StageKind::AllReduce => &[Inner, Outer, Inner],
+        StageKind::ReduceScatter => &[Inner, Outer],
+        StageKind::AllGather => &[Outer, Inner],
     }
 }
 
@@ -143,7 +128,7 @@ pub(super) struct Entering {
     pub(super) exchange: usize,
 }
 
-/// What became of the operation that was longest in a stage.
+/// Outcome of a passed stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passed {
     /// It enters the next stage.
@@ -173,8 +158,7 @@ impl Stages {
 
     /// Takes an operation from a stage of which it is the first and which it has passed.
     pub(super) fn pass(&mut self, has_passed: impl Fn(u32) -> bool) -> Option<Passed> {
-        // The last stages first: it makes no difference to the order.
-        let stage = (0..self.stages.len()).rev().find(|&stage| {
+        let stage = (0..self.stages.len()).find(|&stage| {
             self.stages[stage].slots.front().is_some_and(|&slot| has_passed(slot))
         })?;
         let slot = self.stages[stage].slots.pop_front()?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use mpi::ffi::MPI_Comm;
 
 use super::exchange::{Exchange, FailedCall, Purpose};
-use super::grid::{Entering, Kind, Lines, Passed, Stages};
+use super::grid::{Entering, KINDS, Lines, Passed, Stages, dimensions, kind_of};
 use super::stage_plan::StagePlan;
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
 use crate::backends::mpi::library::requests::{FailedRequest, RequestError, Requests};
@@ -126,8 +126,8 @@ impl InFlight {
         let stages = [Channel::Data, Channel::Control].map(|channel| {
             // After the tags of the group's own exchange, a block for each stage.
             let mut block = 1;
-            Kind::ALL.map(|kind| {
-                let dimensions = kind.dimensions().iter().enumerate();
+            KINDS.map(|kind| {
+                let dimensions = dimensions(kind).iter().enumerate();
                 let exchanges = dimensions.map(|(stage, &dimension)| {
                     let line = self.world.group(lines.of(dimension), channel);
                     let named = line.named.filter(|_| stage == 0);
@@ -366,14 +366,14 @@ impl InFlight {
     /// Enters an operation into the first stage over a grid, if it has stages.
     fn enter_grid(&mut self, slot: u32, job: Job) -> Option<Entering> {
         let grid = self.groups[job.group as usize].grid.as_mut()?;
-        let kind = Kind::of(job.operation)?;
+        let kind = kind_of(job.operation)?;
         Some(grid.stages[job.channel as usize][kind as usize].start(slot))
     }
 
     /// Submits a stage to its exchange.
     fn enter_stage(&mut self, Entering { slot, stage, exchange }: Entering, job: Job) {
         let Some(grid) = &self.groups[job.group as usize].grid else { return };
-        let Some(kind) = Kind::of(job.operation) else { return };
+        let Some(kind) = kind_of(job.operation) else { return };
         let stage = grid.lines.stage(kind, stage, job);
         let left = self.exchanges[exchange].submit(slot, stage);
         if let Some(running) = &mut self.running[slot as usize] {

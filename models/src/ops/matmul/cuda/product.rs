@@ -420,7 +420,7 @@ fn no_plan(shape: &ProductShape, epilogue: Epilogue, reason: String) -> Error {
     }
 }
 
-/// What the library did not do with a product.
+/// Call of the library that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Planning,
