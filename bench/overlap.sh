@@ -25,7 +25,7 @@ train() {
     local out=$folder/$1-$2-$3 rate
     rate=$(rate_of "$out" on_both_nodes 1 "$yardstick" train --workload gpt2-124m \
         --steps "$steps" --threads 1 --set precision.compute=bf16 \
-        --set "run.shard_optimizer=$1" --set "collectives.overlap=$2" \
+        --set "parallel.sharded=$1" --set "collectives.overlap=$2" \
         --set batch.micro_sequences=2 --set batch.global_sequences=4 \
         --set batch.sequence_tokens=256 --set checkpoint.at_end=false) || return 1
     echo "$rate $(sed -n 's/.*"hidden_share": \([0-9.]*\).*/\1/p' "$out/record.json")"
@@ -35,8 +35,8 @@ nodes_up
 echo "gpt2-124m, bf16, 2 nodes x 1 rank x 2 x 256, link $link_rate, $(nproc) cores, $steps steps" \
     "per round; checkpoints off, telemetry on; commit $commit"
 printf '%-10s %8s %14s %14s %10s\n' optimizer round 'overlap off' 'overlap on' hidden
-for sharded in false true; do
-    name=$([ "$sharded" = true ] && echo sharded || echo unsharded)
+for sharded in none optimizer; do
+    name=$([ "$sharded" = optimizer ] && echo sharded || echo unsharded)
     for round in $(seq "$rounds"); do
         measured=$(train "$sharded" false "$round")
         read -r off _ <<<"$measured"

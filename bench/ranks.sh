@@ -14,7 +14,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=no
 # tokens_per_second RANKS PRECISION SHARDED ROUND: trains, and prints its tokens/s.
 tokens_per_second() {
     rate_of "$folder/$1-$2-$3-$4" mpirun -np "$1" "$yardstick" train --workload gpt2-124m \
-        --steps "$steps" --set "precision.compute=$2" --set "run.shard_optimizer=$3" \
+        --steps "$steps" --set "precision.compute=$2" --set "parallel.sharded=$3" \
         --set "batch.micro_sequences=$((4 / $1))" --set batch.global_sequences=4 \
         --set batch.sequence_tokens=256 --set checkpoint.at_end=false
 }
@@ -25,7 +25,7 @@ printf '%-10s %8s %12s %12s %12s\n' precision round '1 rank' '2 ranks' '2, shard
 for precision in f32 bf16; do
     for round in $(seq "$rounds"); do
         rates=()
-        for kind in '1 false' '2 false' '2 true'; do
+        for kind in '1 none' '2 none' '2 optimizer'; do
             read -r ranks sharded <<<"$kind"
             rate=$(tokens_per_second "$ranks" "$precision" "$sharded" "$round")
             add "$precision-$ranks-$sharded" "$rate"

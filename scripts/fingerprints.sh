@@ -26,7 +26,7 @@ row() {
     shift 4
     local run="$folder/$workload-$precision-$ranks-$sharded"
     mpirun -np "$ranks" "$yardstick" train --workload "$workload" --out "$run" \
-        --set "precision.compute=$precision" --set "run.shard_optimizer=$sharded" \
+        --set "precision.compute=$precision" --set "parallel.sharded=$sharded" \
         --set telemetry.matmul_probe=0s --set checkpoint.at_end=false "$@" 2>"$run.log" ||
         { cat "$run.log" >&2; exit 1; }
     printf '| %s | %s | %s | %s | %s | %s |\n' "$workload" "$precision" "$ranks" "$sharded" \
@@ -36,7 +36,7 @@ row() {
 echo '| workload | precision | ranks | sharded | losses | weights |'
 echo '|---|---|---|---|---|---|'
 for precision in f32 bf16; do
-    for layout in '1 false' '2 false' '2 true'; do
+    for layout in '1 none' '2 none' '2 optimizer'; do
         read -r ranks sharded <<<"$layout"
         for workload in smoke llama-smoke; do
             row "$workload" "$precision" "$ranks" "$sharded" --steps 60

@@ -210,7 +210,7 @@ nccl_two_ranks() {
     local worst
     worst=$(difference nccl-two nccl-none) || fail "the runs have not the same steps"
     is_below "$worst" "$F32_BOUND" || fail "two ranks differ from one by $worst"
-    nccl_train nccl-sharded --set collectives.backend=nccl --set run.shard_optimizer=true
+    nccl_train nccl-sharded --set collectives.backend=nccl --set parallel.sharded=optimizer
     same_bits nccl-two nccl-sharded
     figure "two ranks differ from one by $worst (bound $F32_BOUND); sharded: bit-identical"
 }

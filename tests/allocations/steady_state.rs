@@ -6,6 +6,7 @@ use device::Device;
 use trainer::config::Config;
 use trainer::data::Source;
 use trainer::fault_injection::Injector;
+use trainer::mesh::Mesh;
 use trainer::step::{Requests, Trainer};
 
 use support::counting::own_calls;
@@ -35,7 +36,7 @@ impl Training<'_> {
             let injector = Injector::default();
             let Self { device, collective, .. } = self;
             let mut trainer =
-                Trainer::new(&config, &source, device, *collective, injector).unwrap();
+                Trainer::new(&config, &source, device, Mesh::flat(*collective), injector).unwrap();
             let mut step = || {
                 trainer.time_step(|trainer| trainer.step(Requests::default)).unwrap();
             };

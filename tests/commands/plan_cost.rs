@@ -69,7 +69,7 @@ fn recomputation_and_sharding_are_part_of_the_cost() {
         assert_eq!(figure(cost, "norm recompute", "calls"), norms * micro_batches, "{cost:#}");
     }
     assert!(figure(&full, "mlp_up recompute", "flops") > 0.0);
-    let sharded = cost(&["--ranks", "4", "--set", "run.shard_optimizer=true"]);
+    let sharded = cost(&["--ranks", "4", "--set", "parallel.sharded=optimizer"]);
     let share = figure(&sharded, "AdamW", "bytes") / figure(&kept, "AdamW", "bytes");
     assert!((share * 4.0 - 1.0).abs() < 1e-3, "{share}");
 }

@@ -82,7 +82,7 @@ fn sharding_and_overlap_do_not_change_a_bit() {
             (folder.result(), folder.steps(0)[3].0["evaluation_loss"].clone())
         };
         let [whole, sharded] =
-            ["run.shard_optimizer=false", "run.shard_optimizer=true"].map(|shards| {
+            ["parallel.sharded=none", "parallel.sharded=optimizer"].map(|shards| {
                 let overlapped = result([shards, "collectives.overlap=true"]);
                 let waiting = result([shards, "collectives.overlap=false"]);
                 assert_eq!(overlapped, waiting, "{format}, {shards}");
@@ -117,7 +117,7 @@ fn a_missing_wait_of_either_stream_changes_losses() {
 #[test]
 fn communication_is_recorded_as_nccl_s() {
     let folder = Folder::new();
-    train(&folder, &["--steps", "4", "--set", "run.shard_optimizer=true"]).expect(0);
+    train(&folder, &["--steps", "4", "--set", "parallel.sharded=optimizer"]).expect(0);
     let record = folder.record();
     let collectives = &record["collectives"];
     assert_eq!(collectives["backend"], "nccl");
@@ -136,7 +136,7 @@ fn communication_is_recorded_as_nccl_s() {
 
 #[test]
 fn a_killed_run_resumes_to_the_same_bits() {
-    for shards in ["run.shard_optimizer=false", "run.shard_optimizer=true"] {
+    for shards in ["parallel.sharded=none", "parallel.sharded=optimizer"] {
         let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
         let flags = [&["--steps", "6", "--set", shards][..], &saves].concat();
         let [whole, killed] = [(); 2].map(|()| Folder::new());
@@ -168,7 +168,7 @@ fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
 /// Stopped at any moment: in a reduction, or with a sharded optimizer perhaps in a gather.
 #[test]
 fn a_stopped_rank_ends_the_run_within_its_deadline_and_is_named() {
-    for shards in ["run.shard_optimizer=false", "run.shard_optimizer=true"] {
+    for shards in ["parallel.sharded=none", "parallel.sharded=optimizer"] {
         let folder = Folder::new();
         let long = ["--deadline", "3s", "--set", "schedule.steps=100000", "--set", shards];
         let mut running = Running::start(two_ranks(&folder.text(), &long));

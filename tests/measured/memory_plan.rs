@@ -44,7 +44,7 @@ impl Case {
             of(family, ["smoke", "llama-smoke"]),
             of(format, ["precision.compute=f32", "precision.compute=bf16"]),
             of(ranks, ["batch.global_sequences=4", "batch.global_sequences=8"]),
-            of(sharded, ["run.shard_optimizer=false", "run.shard_optimizer=true"]),
+            of(sharded, ["parallel.sharded=none", "parallel.sharded=optimizer"]),
             of(recomputed, [KEPT, RECOMPUTED]),
             of(small, ["batch.micro_sequences=4", "batch.micro_sequences=2"]),
         ];
@@ -173,7 +173,7 @@ fn the_plan_holds_with_imported_weights() {
         "batch.micro_sequences=2",
         "batch.global_sequences=4",
         "precision.compute=bf16",
-        "run.shard_optimizer=true",
+        "parallel.sharded=optimizer",
     ];
     let settings = settings.into_iter().flat_map(|setting| ["--set", setting]).collect();
     let case = Case { chosen: vec!["--init-from"], settings, ranks: 2 };
@@ -232,8 +232,8 @@ fn a_plan_is_judged_by_the_memory_of_its_device() {
     assert_eq!((code, fits), (3, false.into()), "{text}");
     // Recomputation is chosen as needed, and is planned with the remedy.
     assert!(text.contains("recomputation: full"), "{text}");
-    assert!(text.contains("it fits with run.shard_optimizer = true ("), "{text}");
-    let shard = ["--set", "run.shard_optimizer=true", "--device-memory", "80GiB"];
+    assert!(text.contains("it fits with parallel.sharded = optimizer ("), "{text}");
+    let shard = ["--set", "parallel.sharded=optimizer", "--device-memory", "80GiB"];
     let (code, text, fits) = judged(&shard);
     assert_eq!((code, fits), (0, true.into()), "{text}");
     // Neither of both suffices alone.

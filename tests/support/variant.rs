@@ -60,7 +60,7 @@ impl Variant {
         let recomputed = self.is_recomputed.then_some("run.recompute=full");
         let others = [
             choose(self.is_bf16, ["precision.compute=f32", "precision.compute=bf16"]),
-            choose(self.is_sharded, ["run.shard_optimizer=false", "run.shard_optimizer=true"]),
+            choose(self.is_sharded, ["parallel.sharded=none", "parallel.sharded=optimizer"]),
         ];
         others.into_iter().chain(recomputed).collect()
     }

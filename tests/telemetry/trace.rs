@@ -21,7 +21,7 @@ fn by_rank<'a>(events: &'a [Value], category: &str, kind: &str) -> BTreeMap<u64,
 #[test]
 fn all_ranks_are_on_one_timeline() {
     let folder = Folder::new();
-    let set = ["--set", "collectives.bucket_bytes=100000", "--set", "run.shard_optimizer=true"];
+    let set = ["--set", "collectives.bucket_bytes=100000", "--set", "parallel.sharded=optimizer"];
     let flags = [&["--steps", "8", "--trace-steps", "4..6"], &set[..]].concat();
     folder.train_on(2, &flags).expect(0);
     let path = folder.path().join("trace/steps-4-6.json");

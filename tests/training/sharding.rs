@@ -7,9 +7,10 @@ use support::{Finished, Folder, finish, mpirun_test, run, text};
 use trainer::config::Config;
 use trainer::data::Source;
 use trainer::fault_injection::Injector;
+use trainer::mesh::Mesh;
 use trainer::step::{Requests, Trainer};
 
-const SHARDED: [&str; 2] = ["--set", "run.shard_optimizer=true"];
+const SHARDED: [&str; 2] = ["--set", "parallel.sharded=optimizer"];
 
 /// Trains on some ranks with one compute thread each and several buckets.
 fn train(folder: &Folder, ranks: usize, extra: &[&str]) -> Finished {
@@ -162,14 +163,20 @@ fn compare(transport: &str, ranks: usize) {
                 format!("collectives.overlap={overlaps}"),
                 "collectives.bucket_bytes=262144".to_owned(),
                 format!("precision.compute={compute}"),
-                format!("run.shard_optimizer={is_sharded}"),
+                format!("parallel.sharded={}", if is_sharded { "optimizer" } else { "none" }),
             ];
             let config = Config::load(workload, &overrides).unwrap();
             let vocabulary = config.workload.model.vocabulary;
             let source =
                 Source::open(&config.workload.data, vocabulary, &config.data_locations()).unwrap();
-            let mut trainer =
-                Trainer::new(&config, &source, &Device::Host, &mpi, Injector::default()).unwrap();
+            let mut trainer = Trainer::new(
+                &config,
+                &source,
+                &Device::Host,
+                Mesh::flat(&mpi),
+                Injector::default(),
+            )
+            .unwrap();
             let step = |_| {
                 let stepped = trainer.step(Requests::default).unwrap();
                 [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]

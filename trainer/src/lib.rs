@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod failure;
 pub mod fault_injection;
 pub mod hugging_face;
+pub mod mesh;
 pub mod out_of_memory;
 pub mod plan;
 mod ranks;

@@ -57,7 +57,7 @@ pub struct RunRow {
     pub workload: String,
     /// Id of the workload.
     pub workload_id: String,
-    /// Settings that differ from the defaults of `[run]` and `[collectives]`, as `key=value`.
+    /// Settings that differ from the defaults of `[run]`, `[parallel]` and `[collectives]`, as `key=value`.
     pub settings: Vec<String>,
     /// Number of different nodes, or of hosts if their nodes are not known.
     pub nodes: usize,
@@ -177,7 +177,7 @@ impl RunRow {
 }
 
 /// Sections that change the speed of the same workload.
-const SECTIONS: [&str; 2] = ["run", "collectives"];
+const SECTIONS: [&str; 3] = ["run", "parallel", "collectives"];
 
 /// Values of these sections that differ from the defaults of this version.
 fn settings(record: &Record, defaults: &Value) -> Vec<String> {
@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn efficiency_is_relative_to_the_fewest_nodes_of_the_same_settings() {
         let mut sharded = run("sharded-n2", 2, 150.0);
-        sharded.record.run["run"]["shard_optimizer"] = true.into();
+        sharded.record.run["parallel"]["sharded"] = "optimizer".into();
         let mut sharded_one = run("sharded-n1", 1, 100.0);
-        sharded_one.record.run["run"]["shard_optimizer"] = true.into();
+        sharded_one.record.run["parallel"]["sharded"] = "optimizer".into();
         let mut failed = run("failed-n8", 8, 1.0);
         failed.record.status = Status::Failed;
         let runs = [

@@ -58,6 +58,8 @@ pub struct Config {
 pub struct Settings {
     /// Execution: engine, device, threads and data.
     pub run: RunConfig,
+    /// Division of the work among ranks.
+    pub parallel: ParallelConfig,
     /// Communication between ranks.
     pub collectives: CollectivesConfig,
     /// Schedule and storage of checkpoints.
@@ -103,8 +105,6 @@ pub struct RunConfig {
     pub tune_matmul: bool,
     /// Compute threads of each rank; 0 divides the available cores among the ranks that share them.
     pub threads: usize,
-    /// Sharded optimizer (ZeRO-1): each rank holds and updates the state of its own parts only.
-    pub shard_optimizer: bool,
     /// Activations that backward computes again; where it is not set, what [the plan] chooses.
     ///
     /// [the plan]: crate::plan::with_chosen_recompute
@@ -135,7 +135,6 @@ impl Default for RunConfig {
             attention: AttentionBackend::default(),
             tune_matmul: false,
             threads: 0,
-            shard_optimizer: false,
             recompute: None,
             init_from: None,
             data_cache: None,
@@ -143,6 +142,35 @@ impl Default for RunConfig {
             data_deadline: RemoteOptions::default().patience,
         }
     }
+}
+
+/// The `[parallel]` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ParallelConfig {
+    /// Groups of ranks that each hold a whole model; 0 for the rest of the ranks.
+    pub data: usize,
+    /// Ranks of such a group, which share what is sharded; 0 for the rest of the ranks.
+    pub shard: usize,
+    /// State that is sharded.
+    pub sharded: Sharded,
+}
+
+impl Default for ParallelConfig {
+    fn default() -> Self {
+        Self { data: 1, shard: 0, sharded: Sharded::default() }
+    }
+}
+
+/// State that ranks share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharded {
+    /// Each rank holds all of it.
+    #[default]
+    None,
+    /// Each rank holds and updates the optimizer's state of its own parts only (ZeRO-1).
+    Optimizer,
 }
 
 /// The `[collectives]` section.
@@ -369,6 +397,11 @@ impl Config {
         settings
     }
 
+    /// Returns whether each rank holds only its own parts of the optimizer's state.
+    pub fn shards_optimizer(&self) -> bool {
+        self.settings.parallel.sharded == Sharded::Optimizer
+    }
+
     /// Returns whether a CUDA device computes, not the processor.
     pub fn is_on_cuda(&self) -> bool {
         self.settings.run.device == Device::Cuda
@@ -453,6 +486,7 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
     for item in overrides {
         overrides::apply(&mut table, item)?;
     }
+    refuse_former_key(&table)?;
     let is_hashed = |key: &str| WORKLOAD_SECTIONS.contains(&key);
     let mut hashed = Table::new();
     let mut settings = Table::new();
@@ -467,6 +501,17 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
         .try_into()
         .map_err(|error| origin.misfit::<Settings>(&error, |key| !is_hashed(key)))?;
     Ok((workload, settings))
+}
+
+/// Refuses `run.shard_optimizer`, which earlier versions had.
+fn refuse_former_key(table: &Table) -> Outcome<()> {
+    match table.get("run").and_then(|run| run.get("shard_optimizer")) {
+        Some(found) => {
+            let expected = "parallel.sharded = \"optimizer\" or \"none\" instead of this key";
+            Err(invalid("run.shard_optimizer", found, expected))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Resolves a relative `run.init_from` of a workload file against the folder of that file.
@@ -509,6 +554,11 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     if needs_bf16 && compute != Compute::Bf16 {
         let expected = "flash or plain with precision.compute = f32";
         return Err(invalid("run.attention", attention, expected));
+    }
+    let ParallelConfig { data, shard, .. } = settings.parallel;
+    if settings.run.device == Device::Cuda && data != 1 && shard != 1 {
+        let expected = "1, or parallel.shard = 1, with run.device = cuda";
+        return Err(invalid("parallel.data", data, expected));
     }
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
         return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));

@@ -4,7 +4,7 @@
 use models::fused::Recompute;
 
 use super::{JobShape, RankPlan, with_recompute};
-use crate::config::{Config, Engine};
+use crate::config::{Config, Engine, Sharded};
 use record::text::number_format::{binary, count, thousands};
 
 /// Inputs of a plan, from which changed plans are made.
@@ -119,11 +119,10 @@ impl Candidate {
 }
 
 fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
-    let is_possible =
-        !before.origin.config.settings.run.shard_optimizer && before.origin.shape.world > 1;
+    let is_possible = !before.origin.config.shards_optimizer() && before.origin.shape.world > 1;
     let change = || {
-        before.with("run.shard_optimizer = true".to_owned(), limit, |origin| {
-            origin.config.settings.run.shard_optimizer = true;
+        before.with("parallel.sharded = optimizer".to_owned(), limit, |origin| {
+            origin.config.settings.parallel.sharded = Sharded::Optimizer;
         })
     };
     is_possible.then(change)?
@@ -177,15 +176,15 @@ fn fewer_local_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
 /// the optimizer's state, which must be sharded already; that of one rank cannot be.
 fn more_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let JobShape { world, local, .. } = before.origin.shape;
-    let is_sharded = before.origin.config.settings.run.shard_optimizer;
+    let is_sharded = before.origin.config.shards_optimizer();
     if !is_sharded && world > 1 {
         return None;
     }
-    let shards = if is_sharded { "" } else { " and run.shard_optimizer = true" };
+    let shards = if is_sharded { "" } else { " and parallel.sharded = optimizer" };
     let with = |ranks: usize| {
         let change = format!("{} ranks in all{shards}", thousands(ranks as f64));
         before.with(change, limit, |origin| {
-            origin.config.settings.run.shard_optimizer = true;
+            origin.config.settings.parallel.sharded = Sharded::Optimizer;
             origin.shape.world = ranks;
         })
     };
@@ -232,12 +231,12 @@ mod tests {
     #[test]
     fn hints_name_what_is_planned_to_fit() {
         let found = hinted("llama3-8b", &[], 8, 80);
-        let settings = "it fits with run.shard_optimizer = true and run.recompute = full";
+        let settings = "it fits with parallel.sharded = optimizer and run.recompute = full";
         assert_eq!(found, format!("{settings} (61.15 GiB a rank)"), "no more machines are needed");
         let found = hinted("llama3-8b", &[], 8, 51);
         let more = format!("{settings} and 128 ranks in all (50.63 GiB a rank)");
         assert_eq!(found, more, "as few as suffice with both settings");
-        let found = hinted("llama3-70b", &["run.shard_optimizer=true"], 8, 80);
+        let found = hinted("llama3-70b", &["parallel.sharded=optimizer"], 8, 80);
         assert!(found.starts_with("it does not fit even with run.recompute = full"), "{found}");
     }
 }

@@ -102,7 +102,7 @@ impl RankPlan {
         let allocator = allocators.host.clone();
         let single = Single::new();
         let alone = Ranks::new(&single, Duration::ZERO);
-        allocate(config, world, threads, alone, &allocators)?;
+        allocate(config, world, threads, 0, alone, &allocators)?;
         if config.is_on_cuda() {
             let libraries = allocators.device.for_purpose("kernels and libraries");
             libraries.record(CUDA_LIBRARIES_BYTES);
@@ -365,6 +365,11 @@ mod tests {
         assert_eq!(bytes(&[nvme, object]), (16 + 4 + 16 + 32) << 20);
     }
 
+    /// The setting with which the optimizer is sharded, or is not.
+    fn sharding(is_sharded: bool) -> &'static str {
+        if is_sharded { "parallel.sharded=optimizer" } else { "parallel.sharded=none" }
+    }
+
     /// Plans one rank of four in each format, sharded and not.
     #[test]
     fn a_sharded_optimizer_holds_its_parts_of_moments_and_of_separate_master_weights() {
@@ -372,8 +377,8 @@ mod tests {
         for compute in ["f32", "bf16"] {
             let plan = |is_sharded: bool| {
                 let format = format!("precision.compute={compute}");
-                let sharded = format!("run.shard_optimizer={is_sharded}");
-                let config = Config::load("smoke", &[format, sharded]).unwrap();
+                let sharded = sharding(is_sharded);
+                let config = Config::load("smoke", &[format, sharded.to_owned()]).unwrap();
                 let elements = placed_layout(&config, 4).0.len() as u64;
                 (RankPlan::new(&config, shape, None).unwrap(), elements)
             };
@@ -394,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_has_no_padding_and_is_that_of_all_ranks() {
-        let settings = ["model.width=120", "run.shard_optimizer=true"].map(str::to_owned);
+        let settings = ["model.width=120", "parallel.sharded=optimizer"].map(str::to_owned);
         let config = Config::load("smoke", &settings).unwrap();
         let shape = JobShape { world: 2, local: 2, threads: 1, shares_memory: true };
         let plan = RankPlan::new(&config, shape, None).unwrap();
@@ -428,7 +433,7 @@ mod tests {
             let ranks = Ranks::new(&single, Duration::from_secs(1));
             let items = |allocator: Allocator| {
                 let allocators = Allocators { device: allocator.clone(), host: allocator };
-                allocate(&config, 1, 2, ranks, &allocators).unwrap();
+                allocate(&config, 1, 2, 0, ranks, &allocators).unwrap();
                 allocators.host.items()
             };
             assert_eq!(items(Allocator::host()), items(Allocator::counting()));

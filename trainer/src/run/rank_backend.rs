@@ -9,13 +9,23 @@ use launch::bootstrap::{Backend, World};
 
 use crate::config::Config;
 use crate::failure::Outcome;
+use crate::mesh::{Mesh, MeshShape, Placed};
+use crate::ranks::Ranks;
 
 /// Size of the first buffers: from this size NCCL treats larger buffers alike.
 const CONNECT_BYTES_MAX: usize = 64 << 20;
 
 /// Backend of one rank's training.
 #[derive(Debug)]
-pub(super) enum RankBackend<'world> {
+pub(super) struct RankBackend<'world> {
+    all: AllRanks<'world>,
+    /// All ranks in two dimensions, unless one is all there is.
+    grid: Option<Grid>,
+}
+
+/// Ends of the group of all ranks.
+#[derive(Debug)]
+enum AllRanks<'world> {
     /// Backend of the world: ranks compute on the host.
     World(&'world dyn Collective),
     /// Only rank, on a device.
@@ -24,10 +34,57 @@ pub(super) enum RankBackend<'world> {
     Nccl(Box<Nccl<'world>>),
 }
 
+#[derive(Debug)]
+struct Grid {
+    placed: Placed,
+    owners: Box<dyn Collective>,
+}
+
 impl<'world> RankBackend<'world> {
     /// Opens the backend for the device of this rank. All ranks call this at the same time, with
     /// the same configuration.
     pub(super) fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
+        let all = AllRanks::open(config, world, device)?;
+        let shape = MeshShape::of(&config.settings.parallel, all.collective().world())?;
+        if !shape.is_grid() {
+            return Ok(Self { all, grid: None });
+        }
+        let ranks = Ranks::new(&*world.collective, config.settings.collectives.deadline);
+        let placed = Placed::new(shape, &ranks.gather(&world.placement.node)?);
+        let owners = placed.owners(all.collective())?;
+        Ok(Self { all, grid: Some(Grid { placed, owners }) })
+    }
+
+    /// Returns all ranks.
+    pub(super) fn collective(&self) -> &dyn Collective {
+        self.all.collective()
+    }
+
+    /// Returns whether NCCL moves the data of devices.
+    pub(super) fn is_nccl(&self) -> bool {
+        matches!(self.all, AllRanks::Nccl(_))
+    }
+
+    /// Returns the ends for training.
+    pub(super) fn mesh(&self) -> Mesh<'_> {
+        let world = self.collective();
+        match &self.grid {
+            Some(Grid { owners, .. }) => Mesh { world, owners: &**owners },
+            None => Mesh::flat(world),
+        }
+    }
+
+    /// Closes everything that the world does not close, after a run that did not fail.
+    pub(super) fn close(self, timeout: Duration) -> Result<(), collectives::Error> {
+        match self.all {
+            AllRanks::World(_) | AllRanks::Alone(_) => Ok(()),
+            AllRanks::Nccl(nccl) => nccl.close(Instant::now() + timeout),
+        }
+    }
+}
+
+impl<'world> AllRanks<'world> {
+    fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
         let settings = &config.settings.collectives;
         let of_world = &*world.collective;
         let Device::Cuda(device) = device else { return Ok(Self::World(of_world)) };
@@ -39,27 +96,18 @@ impl<'world> RankBackend<'world> {
         Ok(Self::Nccl(Box::new(nccl)))
     }
 
-    /// Returns the backend.
-    pub(super) fn collective(&self) -> &dyn Collective {
+    fn collective(&self) -> &dyn Collective {
         match self {
             Self::World(collective) => *collective,
             Self::Alone(single) => single,
             Self::Nccl(nccl) => &**nccl,
         }
     }
-
-    /// Closes everything that the world does not close, after a run that did not fail.
-    pub(super) fn close(self, timeout: Duration) -> Result<(), collectives::Error> {
-        match self {
-            Self::World(_) | Self::Alone(_) => Ok(()),
-            Self::Nccl(nccl) => nccl.close(Instant::now() + timeout),
-        }
-    }
 }
 
 /// Returns the operations of training on buffers of devices.
 fn operations(config: &Config) -> &'static [Operation] {
-    if config.settings.run.shard_optimizer {
+    if config.shards_optimizer() {
         &[Operation::ReduceScatterSum, Operation::AllGather]
     } else {
         &[Operation::AllReduceSum]

@@ -523,11 +523,11 @@ impl<'run> Session<'run> {
     }
 
     fn trainer(&self, events: &Events) -> Outcome<Trainer<'_>> {
-        let collective = self.backend.collective();
+        let mesh = self.backend.mesh();
         let injections = &self.options.injections;
-        let injector = Injector::new(injections, collective.rank(), self.number());
+        let injector = Injector::new(injections, mesh.world.rank(), self.number());
         let config = &self.options.config;
-        let mut trainer = Trainer::new(config, &self.source, &self.device, collective, injector)?;
+        let mut trainer = Trainer::new(config, &self.source, &self.device, mesh, injector)?;
         if let Device::Cuda(device) = &self.device
             && config.settings.run.tune_matmul
         {
@@ -671,7 +671,7 @@ impl<'run> Session<'run> {
 
     /// Returns the probe of transports, if NCCL connects several ranks.
     fn transport_probe(&self, events: &Events) -> Option<TransportProbe<'_>> {
-        if !matches!(self.backend, RankBackend::Nccl(_)) || self.ranks().is_alone() {
+        if !self.backend.is_nccl() || self.ranks().is_alone() {
             return None;
         }
         if let Some(path) = self.nccl_log.redirected_to() {

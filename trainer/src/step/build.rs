@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use checkpoint::{STAGING, Staging};
-use collectives::{BucketPlan, Collective};
+use collectives::BucketPlan;
 use device::cuda::Downloads;
 use device::{Allocator, Device};
 use models::candle::Candle;
@@ -24,6 +24,7 @@ use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
+use crate::mesh::Mesh;
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
@@ -94,28 +95,30 @@ impl Allocators {
     }
 }
 
-/// Allocates the memory of one of `world` ranks, with `threads` compute threads. The memory plan
-/// calls this with an allocator that only counts, and with `ranks` of a single rank.
+/// Allocates the memory of one of `world` ranks, with `threads` compute threads. `owners` are the
+/// ranks in the order in which they own parts. The memory plan calls this with an allocator that
+/// only counts, and with a single rank.
 pub(crate) fn allocate<'world>(
     config: &Config,
     world: usize,
     threads: usize,
-    ranks: Ranks<'world>,
+    rank: usize,
+    owners: Ranks<'world>,
     allocators: &Allocators,
 ) -> Outcome<Allocated<'world>> {
     let Allocators { device: allocator, host } = allocators;
     let (layout, plan) = placed_layout(config, world);
     let settings = &config.settings;
-    let shard = Shard::new(&layout, &plan, ranks.rank(), world, settings.run.shard_optimizer);
+    let shard = Shard::new(&layout, &plan, owners.rank(), world, config.shards_optimizer());
     let overlaps = settings.collectives.overlap;
     let reduction = shard.reduction();
     let compute = config.workload.precision.compute;
-    let state = State::new(layout.clone(), shard, compute, ranks, allocator)?;
+    let state = State::new(layout.clone(), shard, compute, owners, allocator)?;
     let sums = allocator.for_purpose("sums of a step");
     let scalars = Scalars::new(plan.buckets.len(), &sums);
-    let gradients = Gradients::new(plan, reduction, overlaps, &ranks, allocator)?;
+    let gradients = Gradients::new(plan, reduction, overlaps, &owners, allocator)?;
     let model = engine(config, layout, threads, allocator)?;
-    let batches = Buffers::allocate(&batch_plan(config, ranks.rank(), world)?, host);
+    let batches = Buffers::allocate(&batch_plan(config, rank, world)?, host);
     let staging = Staging::new(staging_bytes(config, &state), host);
     if config.settings.run.device == config::Device::Cuda {
         host.for_purpose(STAGING).record(Downloads::STAGING_BYTES);
@@ -164,17 +167,19 @@ impl<'world> Trainer<'world> {
         config: &Config,
         source: &Source,
         device: &Device,
-        collective: &'world dyn Collective,
+        mesh: Mesh<'world>,
         injector: Injector,
     ) -> Outcome<Self> {
-        let ranks = Ranks::new(collective, config.settings.collectives.deadline);
+        let timeout = config.settings.collectives.deadline;
+        let ranks = Ranks::new(mesh.world, timeout);
+        let owners = Ranks::new(mesh.owners, timeout);
         let world = ranks.world();
         let workload = &config.workload;
         let plan = batch_plan(config, ranks.rank(), world)?;
         let sequences = source.training(plan.sequence_tokens)?;
         let threads = rayon::current_num_threads();
         let Allocated { state, gradients, scalars, model, batches, staging } =
-            allocate(config, world, threads, ranks, &Allocators::of(device))?;
+            allocate(config, world, threads, plan.rank, owners, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
         let mut trainer = Self {

@@ -40,7 +40,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     let alone = Ranks::new(&single, Duration::ZERO);
     let threads = rayon::current_num_threads();
     let Allocated { mut state, mut gradients, mut scalars, mut model, .. } =
-        allocate(config, world, threads, alone, &allocators)?;
+        allocate(config, world, threads, 0, alone, &allocators)?;
     let mut ops = step::on(&device)?;
     let mut meter = Meter::of(&device);
     meter.start();

@@ -341,7 +341,7 @@ const MATRIX: &str = r#"
 workload = ["smoke", "llama-smoke"]
 nodes = [1, 2]
 [matrix.settings]
-sharded = ["run.shard_optimizer=true"]
+sharded = ["parallel.sharded=optimizer"]
 plain = []
 "#;
 

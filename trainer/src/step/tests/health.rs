@@ -41,7 +41,7 @@ fn norms_are_right_on_all_ranks_and_sharding_does_not_change_a_bit() {
                     "llama-smoke",
                     &[
                         &format!("precision.compute={compute}"),
-                        &format!("run.shard_optimizer={is_sharded}"),
+                        sharding(is_sharded),
                         "telemetry.health_every_steps=1",
                     ],
                 );
@@ -62,7 +62,7 @@ fn norms_are_right_on_all_ranks_and_sharding_does_not_change_a_bit() {
 fn looking_changes_no_bit_and_happens_at_its_interval() {
     let run = |every: u64| {
         let every = format!("telemetry.health_every_steps={every}");
-        let config = config("smoke", &[&every, "run.shard_optimizer=true"]);
+        let config = config("smoke", &[&every, "parallel.sharded=optimizer"]);
         on_ranks(2, |rank| train(&config, rank))
     };
     assert_eq!(run(1), run(0));

@@ -23,6 +23,7 @@ use super::*;
 use crate::checkpoints::state_map;
 use crate::config::Config;
 use crate::data::Source;
+use crate::mesh::{Mesh, MeshShape, Placed};
 use record::ExitCode;
 
 const SMALL: [&str; 5] = [
@@ -38,6 +39,11 @@ fn config(workload: &str, extra: &[&str]) -> Config {
     Config::load(workload, &overrides).unwrap()
 }
 
+/// The setting with which the optimizer is sharded, or is not.
+fn sharding(is_sharded: bool) -> &'static str {
+    if is_sharded { "parallel.sharded=optimizer" } else { "parallel.sharded=none" }
+}
+
 fn source(config: &Config) -> Source {
     let vocabulary = config.workload.model.vocabulary;
     Source::open(&config.workload.data, vocabulary, &config.data_locations()).unwrap()
@@ -45,7 +51,8 @@ fn source(config: &Config) -> Source {
 
 fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {
     let source = source(config);
-    Trainer::new(config, &source, &Device::Host, collective, Injector::default()).unwrap()
+    let mesh = Mesh::flat(collective);
+    Trainer::new(config, &source, &Device::Host, mesh, Injector::default()).unwrap()
 }
 
 /// Results that a rank has computed.
@@ -64,10 +71,13 @@ fn step_bits(trainer: &mut Trainer<'_>) -> [u64; 2] {
 
 /// Trains for three steps.
 fn train(config: &Config, collective: &dyn Collective) -> Trained {
-    let mut trainer = trainer(config, collective);
-    let steps: Vec<_> = (0..3).map(|_| step_bits(&mut trainer)).collect();
+    trained_steps(config, &mut trainer(config, collective), collective.world())
+}
+
+fn trained_steps(config: &Config, trainer: &mut Trainer<'_>, world: usize) -> Trained {
+    let steps: Vec<_> = (0..3).map(|_| step_bits(trainer)).collect();
     assert!(steps.iter().all(|[_, norm]| f64::from_bits(*norm) > 1e-3), "gradients are not zero");
-    let owners = if config.settings.run.shard_optimizer { collective.world() } else { 1 };
+    let owners = if config.shards_optimizer() { world } else { 1 };
     assert_eq!(trainer.state.exp_avg.len(), trainer.state.layout.len() / owners);
     assert_eq!(trainer.state.exp_avg_sq.len(), trainer.state.layout.len() / owners);
     if let ModelWeights::Bf16 { master, .. } = &trainer.state.weights {
@@ -95,9 +105,9 @@ fn sharding_and_overlap_do_not_change_a_bit() {
             for world in [1, 2, 4] {
                 let run = |is_sharded: bool, overlaps: bool| {
                     let format = format!("precision.compute={compute}");
-                    let sharded = format!("run.shard_optimizer={is_sharded}");
+                    let sharded = sharding(is_sharded);
                     let overlap = format!("collectives.overlap={overlaps}");
-                    let config = config(workload, &[&format, &sharded, &overlap]);
+                    let config = config(workload, &[&format, sharded, &overlap]);
                     on_ranks(world, |rank| train(&config, rank))
                 };
                 let whole = run(false, true);
@@ -111,9 +121,50 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
+/// Trains a rank of a mesh for three steps.
+fn train_on(config: &Config, world: &dyn Collective) -> Trained {
+    let shape = MeshShape::of(&config.settings.parallel, world.world()).unwrap();
+    let placed = Placed::new(shape, &vec![0; world.world()]);
+    let owners = placed.owners(world).unwrap();
+    let mesh = Mesh { world, owners: &*owners };
+    let source = source(config);
+    let trained = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
+    trained_steps(config, &mut trained.unwrap(), world.world())
+}
+
+#[test]
+fn every_division_of_ranks_trains_alike() {
+    for compute in ["f32", "bf16"] {
+        let format = format!("precision.compute={compute}");
+        let alone = train(&config("llama-smoke", &[&format]), &Single::new());
+        for [data, shard] in [[1, 4], [2, 2], [4, 1], [2, 4], [4, 2]] {
+            let ranks = data * shard;
+            let run = |is_sharded: bool| {
+                let [data, shard] = [("data", data), ("shard", shard)]
+                    .map(|(key, n)| format!("parallel.{key}={n}"));
+                let extra = [&format, &data, &shard, sharding(is_sharded)];
+                let config = config("llama-smoke", &extra);
+                on_ranks(ranks, |rank| train_on(&config, rank))
+            };
+            let [whole, sharded] = [run(false), run(true)];
+            let case = format!("{compute}, {data} x {shard}");
+            assert_eq!(whole, sharded, "{case}");
+            assert!(whole.iter().all(|rank| *rank == whole[0]), "{case}: all ranks agree");
+            for (found, expected) in whole[0].steps.iter().zip(&alone.steps) {
+                for (found, expected) in found.iter().zip(expected) {
+                    let [found, expected] = [*found, *expected].map(f64::from_bits);
+                    let tolerance = if compute == "f32" { 1e-5 } else { 5e-3 };
+                    let error = (found / expected - 1.0).abs();
+                    assert!(error < tolerance, "{case}: {found}, alone {expected}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
-    let config = config("smoke", &["run.shard_optimizer=true"]);
+    let config = config("smoke", &["parallel.sharded=optimizer"]);
     let group = Threads::group(2);
     let named = group.iter().map(|rank| {
         let mut trainer = trainer(&config, rank);
@@ -140,7 +191,7 @@ fn restored_weights_are_gathered_before_they_are_used() {
     let number = |index: usize| (index % 251) as f32;
     for (compute, is_sharded) in [("f32", true), ("bf16", false), ("bf16", true)] {
         let format = format!("precision.compute={compute}");
-        let config = config("smoke", &[&format, &format!("run.shard_optimizer={is_sharded}")]);
+        let config = config("smoke", &[&format, sharding(is_sharded)]);
         on_ranks(2, |rank| {
             let mut trainer = trainer(&config, rank);
             let fill =
@@ -174,7 +225,7 @@ fn restored_weights_are_gathered_before_they_are_used() {
 fn gathers_count_in_the_step_that_waits_for_them() {
     for overlaps in [true, false] {
         let overlap = format!("collectives.overlap={overlaps}");
-        let config = config("smoke", &["run.shard_optimizer=true", &overlap]);
+        let config = config("smoke", &["parallel.sharded=optimizer", &overlap]);
         for steps in on_ranks(2, |rank| {
             let mut trainer = trainer(&config, rank);
             trainer.resume_from(Progress::default()).unwrap();
@@ -203,7 +254,7 @@ const WORLDS: [(usize, bool); 6] =
 #[test]
 fn a_step_all_reduces_each_bucket_or_reduce_scatters_and_all_gathers_it() {
     for (world, is_sharded) in WORLDS {
-        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let config = config("smoke", &[sharding(is_sharded)]);
         let (_, plan) = placed_layout(&config, world);
         let bytes: Vec<_> = plan.buckets.iter().map(|bucket| 4 * bucket.range.len()).collect();
         let all = |operation| bytes.iter().map(move |&bytes| (operation, bytes));
@@ -237,7 +288,7 @@ fn a_step_all_reduces_each_bucket_or_reduce_scatters_and_all_gathers_it() {
 #[test]
 fn a_profile_counts_the_bytes_of_norm_and_update() {
     for (world, is_sharded) in WORLDS {
-        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let config = config("smoke", &[sharding(is_sharded)]);
         let ranks = on_ranks(world, |rank| {
             let mut trainer = trainer(&config, rank);
             let read = trainer.state.shard.part_elements() as f64;
@@ -298,7 +349,7 @@ fn with_a_slow_rank<T: Send>(
 fn forward_starts_before_the_last_weights_have_arrived() {
     for compute in ["f32", "bf16"] {
         let precision = format!("precision.compute={compute}");
-        let extra = [&precision, "run.shard_optimizer=true", "collectives.deadline=10s"];
+        let extra = [&precision, "parallel.sharded=optimizer", "collectives.deadline=10s"];
         let config = config("smoke", &extra);
         let (layout, plan) = placed_layout(&config, 2);
         let block = layout.segments().iter().position(|segment| segment.name == "h.0").unwrap();
@@ -326,7 +377,7 @@ fn forward_starts_before_the_last_weights_have_arrived() {
 /// Loses a rank: the other rank fails when it needs those weights, before it computes with them.
 #[test]
 fn losing_a_rank_between_update_and_forward_fails_the_step() {
-    let config = config("smoke", &["run.shard_optimizer=true", "collectives.deadline=500ms"]);
+    let config = config("smoke", &["parallel.sharded=optimizer", "collectives.deadline=500ms"]);
     let [first, _] = with_a_slow_rank(&config, Hook::Fail, |rank, _| {
         let mut trainer = trainer(&config, rank);
         let outcomes = [0, 1].map(|_| trainer.step(Requests::default).err());
@@ -358,7 +409,7 @@ fn evaluation_and_save_read_gathered_weights() {
                 (loss, saved_elements(&trainer.state))
             })
         };
-        assert!(run(&["run.shard_optimizer=true"]) == run(&[]), "{compute}");
+        assert!(run(&["parallel.sharded=optimizer"]) == run(&[]), "{compute}");
     }
 }
 
@@ -406,7 +457,7 @@ fn saved_elements(state: &State<'_>) -> Vec<f32> {
 fn losing_a_rank_fails_the_wait_for_its_weights() {
     for overlaps in [true, false] {
         let overlap = format!("collectives.overlap={overlaps}");
-        let extra = ["run.shard_optimizer=true", "collectives.deadline=200ms", &overlap];
+        let extra = ["parallel.sharded=optimizer", "collectives.deadline=200ms", &overlap];
         let config = config("smoke", &extra);
         let group = Threads::group(2);
         let mut trainer = trainer(&config, &group[0]);
