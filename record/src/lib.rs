@@ -70,8 +70,8 @@ pub use record::{IDENTITY, LoadedRecord, Record, SCHEMA, injected_warning, is_ru
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
-    FlopsPerToken, Goodput, HostRecord, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo,
-    RankRecord, Rate, Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord,
+    FlopsPerToken, Goodput, HostRecord, MeshPlace, MfuMeasured, NumaRecord, PhaseSummary,
+    PromotedTo, RankRecord, Rate, Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord,
     WorkloadRecord,
 };
 pub use stall_file::{Position, StallFile};

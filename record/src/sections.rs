@@ -84,6 +84,22 @@ pub struct WorkloadRecord {
     pub config: serde_json::Value,
 }
 
+/// Place of a rank in the dimensions of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MeshPlace {
+    /// Number of its group among those that each hold a whole model.
+    pub data: usize,
+    /// Its number in the group.
+    pub shard: usize,
+}
+
+impl std::fmt::Display for MeshPlace {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { data, shard } = self;
+        write!(formatter, "data {data}, shard {shard}")
+    }
+}
+
 /// One rank: its place and its speed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankRecord {
@@ -94,6 +110,9 @@ pub struct RankRecord {
     /// Name of the node that runs the pod, if `NODE_NAME` is set.
     #[serde(default)]
     pub node: Option<String>,
+    /// Place in the dimensions of `[parallel]`; `null` where there are ranks in one of them only.
+    #[serde(default)]
+    pub mesh: Option<MeshPlace>,
     /// Process id on that host.
     pub pid: u32,
     /// Cores it is bound to; `null` if it is not bound.

@@ -1,9 +1,8 @@
 //! Division of the ranks into dimensions: `data` groups, each of which holds a whole model, of
 //! `shard` ranks, which share what is sharded.
 
-use std::fmt;
-
 use collectives::{Collective, GridPlan};
+use record::MeshPlace;
 
 use crate::config::ParallelConfig;
 use crate::failure::{Failure, Outcome};
@@ -57,13 +56,6 @@ pub(crate) struct Placed {
     groups: Vec<Vec<usize>>,
 }
 
-/// Place of a rank in the dimensions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Coordinates {
-    pub(crate) data: usize,
-    pub(crate) shard: usize,
-}
-
 impl Placed {
     /// Places the ranks of these nodes.
     pub(crate) fn new(shape: MeshShape, node_of_rank: &[usize]) -> Self {
@@ -72,12 +64,12 @@ impl Placed {
         Self { groups: ranks.chunks(shape.shard).map(<[usize]>::to_vec).collect() }
     }
 
-    /// Returns the coordinates of a rank.
-    pub(crate) fn coordinates(&self, rank: usize) -> Option<Coordinates> {
+    /// Returns the place of a rank.
+    pub(crate) fn place(&self, rank: usize) -> Option<MeshPlace> {
         let mut groups = self.groups.iter().enumerate();
         groups.find_map(|(data, group)| {
             let shard = group.iter().position(|&other| other == rank)?;
-            Some(Coordinates { data, shard })
+            Some(MeshPlace { data, shard })
         })
     }
 
@@ -94,13 +86,6 @@ impl Placed {
             number: OWNERS,
             lines: self.groups.clone(),
         })
-    }
-}
-
-impl fmt::Display for Coordinates {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { data, shard } = self;
-        write!(formatter, "data {data}, shard {shard}")
     }
 }
 
@@ -144,9 +129,9 @@ mod tests {
     #[test]
     fn shard_groups_follow_nodes_and_not_rank_numbers() {
         let placed = Placed::new(MeshShape { data: 2, shard: 2 }, &[0, 1, 0, 1]);
-        let at = |data, shard| Some(Coordinates { data, shard });
-        let found = [0, 1, 2, 3, 4].map(|rank| placed.coordinates(rank));
+        let at = |data, shard| Some(MeshPlace { data, shard });
+        let found = [0, 1, 2, 3, 4].map(|rank| placed.place(rank));
         assert_eq!(found, [at(0, 0), at(1, 0), at(0, 1), at(1, 1), None]);
-        assert_eq!(placed.coordinates(3).unwrap().to_string(), "data 1, shard 1");
+        assert_eq!(placed.place(3).unwrap().to_string(), "data 1, shard 1");
     }
 }

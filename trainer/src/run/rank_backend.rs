@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use collectives::{Collective, Nccl, Operation, Single};
 use device::Device;
 use launch::bootstrap::{Backend, World};
+use record::MeshPlace;
 
 use crate::config::Config;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::mesh::{Mesh, MeshShape, Placed};
 use crate::ranks::Ranks;
 
@@ -71,6 +72,19 @@ impl<'world> RankBackend<'world> {
         match &self.grid {
             Some(Grid { owners, .. }) => Mesh { world, owners: &**owners },
             None => Mesh::flat(world),
+        }
+    }
+
+    /// Returns the place of a rank, unless there is only one dimension.
+    pub(super) fn place(&self, rank: usize) -> Option<MeshPlace> {
+        self.grid.as_ref()?.placed.place(rank)
+    }
+
+    /// Adds to a failure the place of the rank that caused it.
+    pub(super) fn located(&self, failure: Failure) -> Failure {
+        match failure.rank.and_then(|rank| Some((rank, self.place(rank)?))) {
+            Some((rank, place)) => failure.context(format!("rank {rank} ({place})")),
+            None => failure,
         }
     }
 

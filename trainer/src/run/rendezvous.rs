@@ -256,6 +256,7 @@ pub(super) fn gather_ranks(
         rank: placement.rank,
         host: placement.host.clone(),
         node: launch::node_name(),
+        mesh: None,
         pid: std::process::id(),
         cores: threads.is_bound().then(|| threads.cores.clone()),
         threads: threads.threads,

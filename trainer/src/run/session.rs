@@ -52,7 +52,9 @@ use crate::timing::profile::Profile;
 use record::ExitCode;
 use record::golden::{Golden, GoldenKey, GoldenMiss, GoldenWatch};
 use record::hardware::RankHardware;
-use record::{self, Anomaly, Attempt, Record, Status, SteadyWatch, StepSeries, TargetLoss};
+use record::{
+    self, Anomaly, Attempt, RankRecord, Record, Status, SteadyWatch, StepSeries, TargetLoss,
+};
 use serde_json::json;
 use telemetry::fact::{Communication, Ended, Fact, Resumed, Saves};
 use telemetry::hardware::AlertWatch;
@@ -199,7 +201,7 @@ impl<'run> Session<'run> {
         start.wired_up();
         let outcome = self
             .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &peers)
-            .map_err(|failure| peers.explain(failure));
+            .map_err(|failure| self.backend.located(peers.explain(failure)));
         if !matches!(outcome, Ok(reason) if reason.is_end()) {
             telemetry.interrupt();
         }
@@ -244,7 +246,7 @@ impl<'run> Session<'run> {
 
     /// Begins the record of an attempt with the reports of all ranks.
     fn begin_record(&self, events: &Events, number: u32, attempt: u32) -> Outcome<Peers> {
-        let ranks = gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?;
+        let ranks = self.gather_ranks(None)?;
         let nodes = gather_nodes(self.options, self.world, &self.device)?;
         let rank = self.world.placement.rank;
         if rank == 0 {
@@ -573,6 +575,16 @@ impl<'run> Session<'run> {
         reason
     }
 
+    /// Gathers the record of every rank. Collective.
+    fn gather_ranks(&self, measured: Option<RankTimes>) -> Outcome<Vec<RankRecord>> {
+        let Self { options, world, device, planned_bytes, .. } = self;
+        let mut ranks = gather_ranks(options, world, device, *planned_bytes, measured)?;
+        for rank in &mut ranks {
+            rank.mesh = self.backend.place(rank.rank);
+        }
+        Ok(ranks)
+    }
+
     /// Returns whether the record has room for details of each rank.
     fn is_small(&self) -> bool {
         self.world.placement.world <= RANKS_WITH_BUCKETS_MAX
@@ -592,8 +604,7 @@ impl<'run> Session<'run> {
             buckets: if self.is_small() { trainer.bucket_records() } else { Vec::new() },
             times,
         });
-        let ranks =
-            gather_ranks(self.options, self.world, &self.device, self.planned_bytes, times)?;
+        let ranks = self.gather_ranks(times)?;
         let hardware = ranks_with_storage_timeout(self.options, self.world).gather(hardware)?;
         let (layout, weights) = trainer.all_weights()?;
         if self.world.placement.rank == 0 {

@@ -29,6 +29,8 @@ impl Key {
             Some(_) => format!("{ranks}x-{machine}"),
             None => format!("{ranks}x{threads}-threads-{machine}"),
         };
+        let division = division(record);
+        let machine = format!("{machine}{division}");
         let name = format!("{}-{}", record.workload.name, record.workload.id);
         Self::new(&folder_name(&name), &folder_name(&machine))
     }
@@ -47,6 +49,17 @@ impl fmt::Display for Key {
     }
 }
 
+/// Returns the sizes of the dimensions, where there are ranks in both, and what is sharded.
+fn division(record: &Record) -> String {
+    let places = || record.ranks.iter().filter_map(|rank| rank.mesh);
+    let sizes = places().map(|place| (place.data + 1, place.shard + 1));
+    let sizes = sizes.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+    let sizes = sizes.map(|(data, shard)| format!("-data{data}-shard{shard}"));
+    let sharded = record.run["parallel"]["sharded"].as_str().filter(|sharded| *sharded != "none");
+    let sharded = sharded.map(|sharded| format!("-{sharded}"));
+    format!("{}{}", sizes.unwrap_or_default(), sharded.unwrap_or_default())
+}
+
 fn folder_name(text: &str) -> String {
     text.chars().map(safe).collect()
 }
@@ -61,6 +74,7 @@ pub(super) fn safe(character: char) -> char {
 mod tests {
     use super::*;
     use record::fixtures::comparable;
+    use record::{MeshPlace, RankRecord};
 
     #[test]
     fn a_key_is_a_folder() {
@@ -68,5 +82,22 @@ mod tests {
         record.environment.machine.cpu_model = Some("AMD EPYC 9B14 / 2".to_owned());
         let key = Key::of(&record).to_string();
         assert_eq!(key, "smoke-0123456789ab/2x1-threads-AMD-EPYC-9B14---2");
+    }
+
+    #[test]
+    fn the_division_among_ranks_is_in_the_key() {
+        let mut record = comparable();
+        let flat = Key::of(&record).to_string();
+        record.run["parallel"]["sharded"] = "optimizer".into();
+        assert_eq!(Key::of(&record).to_string(), format!("{flat}-optimizer"));
+        let rank = record.ranks[0].clone();
+        record.ranks = (0..4)
+            .map(|number| {
+                let place = MeshPlace { data: number / 2, shard: number % 2 };
+                RankRecord { rank: number, mesh: Some(place), ..rank.clone() }
+            })
+            .collect();
+        let key = Key::of(&record).to_string();
+        assert!(key.ends_with("-data2-shard2-optimizer"), "{key}");
     }
 }
