@@ -76,10 +76,10 @@ impl Gradients {
         backward: impl FnOnce(&mut BucketReducer<'_, '_, '_>, ViewMut<'_, f64>) -> Outcome<()>,
     ) -> Outcome<()> {
         let Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns } = self;
-        let StepContext { ranks, layout, clock, injector, ops } = step;
+        let StepContext { owners, layout, clock, injector, ops } = step;
         let ScalarsMut { loss, non_finite } = scalars.views_mut();
         let recycled = recycle(mem::take(pending));
-        let (recycled, outcome) = collectives::scope(ranks.collective, move |scope| {
+        let (recycled, outcome) = collectives::scope(owners.collective, move |scope| {
             let mut reducer = BucketReducer {
                 scope,
                 layout,
@@ -90,7 +90,7 @@ impl Gradients {
                 reduction: *reduction,
                 overlaps: *overlaps,
                 // On a single rank the reduced gradients are the local gradients.
-                inspects: !ranks.is_alone(),
+                inspects: !owners.is_alone(),
                 remaining: flat.view_mut(),
                 started: 0,
                 pending: recycle(recycled),
@@ -101,7 +101,7 @@ impl Gradients {
                 error: None,
             };
             let outcome =
-                backward(&mut reducer, loss).and_then(|()| reducer.finish(ranks.deadline()));
+                backward(&mut reducer, loss).and_then(|()| reducer.finish(owners.deadline()));
             (recycle(reducer.pending), outcome)
         });
         *pending = recycled;
@@ -175,7 +175,8 @@ impl Gradients {
 /// Resources of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepContext<'step, 'world> {
-    pub(super) ranks: &'step Ranks<'world>,
+    /// All ranks in the order in which they own parts.
+    pub(super) owners: Ranks<'world>,
     pub(super) layout: &'step Layout,
     pub(super) clock: &'step PhaseClock,
     pub(super) injector: &'step Injector,

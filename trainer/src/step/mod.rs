@@ -158,8 +158,9 @@ impl Trainer<'_> {
             self;
         let scale = 1.0 / batches.tokens_per_step() as f32;
         scalars.clear(&**ops)?;
+        let owners = state.owners();
         let (layout, mut weights) = state.arriving(clock);
-        let step = StepContext { ranks, layout, clock, injector: &*injector, ops: &**ops };
+        let step = StepContext { owners, layout, clock, injector: &*injector, ops: &**ops };
         gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {

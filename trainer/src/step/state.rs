@@ -35,7 +35,8 @@ pub(crate) const WEIGHTS: &str = "model";
 /// elements.
 #[derive(Debug)]
 pub(crate) struct State<'world> {
-    ranks: Ranks<'world>,
+    /// All ranks in the order in which they own parts.
+    owners: Ranks<'world>,
     pub(crate) layout: Layout,
     pub(crate) shard: Shard,
     /// Master weights and working weights.
@@ -133,7 +134,7 @@ impl<'world> State<'world> {
         layout: Layout,
         shard: Shard,
         compute: Compute,
-        ranks: Ranks<'world>,
+        owners: Ranks<'world>,
         allocator: &Allocator,
     ) -> Result<Self, collectives::Error> {
         // Written at once: a page that is first read and then written, as in the first update, has
@@ -146,11 +147,11 @@ impl<'world> State<'world> {
         let blocks = allocator.for_purpose("blocks that decay").zeros(shard.len.div_ceil(ALIGN));
         let decays = blocks.filled(|blocks| mark_decaying(&layout, blocks));
         Ok(Self {
-            weights: ModelWeights::new(&shard, compute, &ranks, allocator)?,
+            weights: ModelWeights::new(&shard, compute, &owners, allocator)?,
             decays,
             exp_avg,
             exp_avg_sq,
-            ranks,
+            owners,
             layout,
             shard,
             progress: Progress::default(),
@@ -158,6 +159,11 @@ impl<'world> State<'world> {
             lent: None,
             downloads: None,
         })
+    }
+
+    /// Returns all ranks in the order in which they own parts.
+    pub(super) fn owners(&self) -> Ranks<'world> {
+        self.owners
     }
 
     /// Prepares copies of the state from the device that it is on.
@@ -173,8 +179,8 @@ impl<'world> State<'world> {
         &'step mut self,
         clock: &'step PhaseClock,
     ) -> (&'step Layout, ArrivingWeights<'step, 'world>) {
-        let Self { ranks, layout, weights, gathers, .. } = self;
-        (layout, ArrivingWeights::new(weights, gathers, clock, *ranks))
+        let Self { owners, layout, weights, gathers, .. } = self;
+        (layout, ArrivingWeights::new(weights, gathers, clock, *owners))
     }
 
     /// Waits until no weights are in flight, including those that a device waits for.
@@ -192,7 +198,7 @@ impl<'world> State<'world> {
 
     /// Returns the totals of each bucket's gathers.
     pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
-        let world = self.ranks.world();
+        let world = self.owners.world();
         let record = move |totals: &BucketTotals| totals.record(Operation::AllGather, world);
         self.gathers.buckets().map(record)
     }
@@ -326,7 +332,7 @@ impl<'world> State<'world> {
         ops: &dyn StepOps,
     ) -> Outcome<(&'a Layout, View<'a, f32>)> {
         self.synchronize(clock)?;
-        let Self { ranks, layout, shard, weights, .. } = &*self;
+        let Self { owners, layout, shard, weights, .. } = &*self;
         match weights {
             ModelWeights::F32(weights) => Ok((layout, weights.get(0..shard.len))),
             ModelWeights::Bf16 { master, .. } if !shard.is_sharded => Ok((layout, master.view())),
@@ -337,9 +343,9 @@ impl<'world> State<'world> {
                         let held = master.view().slice(piece.held.clone());
                         ops.copy(elements.reborrow().slice(bucket.offsets(piece)), held)?;
                     }
-                    let deadline = ranks.deadline();
+                    let deadline = owners.deadline();
                     let gather = Operation::AllGather;
-                    ranks.collective.run(Channel::Data, gather, elements, deadline)?;
+                    owners.collective.run(Channel::Data, gather, elements, deadline)?;
                 }
                 Ok((layout, scratch.into_view()))
             }
@@ -409,7 +415,7 @@ impl<'world> State<'world> {
     /// wait for this rank in a collective operation, do not give up.
     pub(crate) fn take_back(&mut self) {
         if let Some(lent) = self.lent.take() {
-            lent.take_back(self.ranks.timeout / 2);
+            lent.take_back(self.owners.timeout / 2);
         }
     }
 

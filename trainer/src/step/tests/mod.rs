@@ -134,15 +134,17 @@ fn train_on(config: &Config, world: &dyn Collective) -> Trained {
 
 #[test]
 fn every_division_of_ranks_trains_alike() {
+    /// As many as eight ranks can divide.
+    const MORE: &str = "batch.global_sequences=16";
     for compute in ["f32", "bf16"] {
         let format = format!("precision.compute={compute}");
-        let alone = train(&config("llama-smoke", &[&format]), &Single::new());
+        let alone = train(&config("llama-smoke", &[&format, MORE]), &Single::new());
         for [data, shard] in [[1, 4], [2, 2], [4, 1], [2, 4], [4, 2]] {
             let ranks = data * shard;
             let run = |is_sharded: bool| {
                 let [data, shard] = [("data", data), ("shard", shard)]
                     .map(|(key, n)| format!("parallel.{key}={n}"));
-                let extra = [&format, &data, &shard, sharding(is_sharded)];
+                let extra = [&format, &data, &shard, sharding(is_sharded), MORE];
                 let config = config("llama-smoke", &extra);
                 on_ranks(ranks, |rank| train_on(&config, rank))
             };
