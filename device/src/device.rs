@@ -78,6 +78,23 @@ impl Device {
         }
     }
 
+    /// Copies elements within the device's memory; on CUDA in the order of its compute stream.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// Panics if the lengths differ.
+    pub fn copy<E: Element>(&self, to: ViewMut<'_, E>, from: View<'_, E>) -> Result<(), Error> {
+        match self {
+            Self::Host => {
+                to.host().copy_from_slice(from.host());
+                Ok(())
+            }
+            Self::Cuda(device) => device.copy(to, from),
+        }
+    }
+
     /// Copies elements of the host to the device.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub trait WeightSource {
     /// arrived.
     ///
     /// # Errors
-    /// [`Error::Weights`] when they do not arrive.
+    /// [`Error::Exchange`] when they do not arrive.
     fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error>;
 }
 
@@ -75,11 +75,18 @@ pub enum Pass {
 pub trait StepSink {
     /// The gradient of a segment, to be written or added to.
     ///
+    /// # Errors
+    /// [`Error::Exchange`] when there is no memory for it, because earlier gradients are not handed
+    /// over.
+    ///
     /// # Panics
     /// Panics if the segment was declared complete before.
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32>;
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error>;
     /// The gradient of this segment is final for this micro-batch.
-    fn complete(&mut self, segment: usize);
+    ///
+    /// # Errors
+    /// [`Error::Exchange`] when it cannot be handed over.
+    fn complete(&mut self, segment: usize) -> Result<(), Error>;
     /// The engine enters this pass.
     fn enter(&mut self, pass: Pass);
 }

@@ -30,9 +30,10 @@ pub enum Error {
         /// The parser's message, naming the key or line.
         message: String,
     },
-    /// Weights did not arrive; the error is that of their source.
+    /// Weights did not arrive, or gradients could not be handed over; the error is that of their
+    /// source or sink.
     #[error(transparent)]
-    Weights(Box<dyn std::error::Error + Send + Sync>),
+    Exchange(Box<dyn std::error::Error + Send + Sync>),
     /// A device or one of its libraries failed.
     #[error(transparent)]
     Device(#[from] device::cuda::Error),

@@ -27,7 +27,7 @@ pub use config::{MicroBatch, ModelConfig};
 pub use engine::{Batch, Model, Pass, StepSink, WeightSource};
 pub use error::Error;
 pub use init::init_weights;
-pub use layout::Layout;
+pub use layout::{Layout, Uses};
 pub use meter::Meter;
 pub use ops::matmul::Sums;
 pub use weights::Weights;

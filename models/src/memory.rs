@@ -10,16 +10,28 @@ pub const WEIGHTS: &str = "weights";
 pub const MASTER_WEIGHTS: &str = "master weights";
 /// Master weights rounded to the format of the engine, flat.
 pub const WORKING_WEIGHTS: &str = "working weights";
-/// Gradients, flat.
+/// Windows that sharded weights are gathered into.
+pub const WEIGHT_WINDOWS: &str = "windows of weights";
+/// Gradients: flat, or of the elements that a rank owns.
 pub const GRADIENTS: &str = "gradients";
+/// Windows that backward writes sharded gradients to.
+pub const GRADIENT_WINDOWS: &str = "windows of gradients";
 /// First moments of Adam.
 pub const FIRST_MOMENT: &str = "Adam first moment";
 /// Second moments of Adam.
 pub const SECOND_MOMENT: &str = "Adam second moment";
 
-/// Purposes of flat buffers, whose size follows from the number of parameters.
-pub const FLAT_BUFFERS: [&str; 6] =
-    [WEIGHTS, MASTER_WEIGHTS, WORKING_WEIGHTS, GRADIENTS, FIRST_MOMENT, SECOND_MOMENT];
+/// Purposes of flat buffers, whose size follows from the parameters and their division over ranks.
+pub const FLAT_BUFFERS: [&str; 8] = [
+    WEIGHTS,
+    MASTER_WEIGHTS,
+    WORKING_WEIGHTS,
+    WEIGHT_WINDOWS,
+    GRADIENTS,
+    GRADIENT_WINDOWS,
+    FIRST_MOMENT,
+    SECOND_MOMENT,
+];
 /// Purposes of flat buffers that a sharded optimizer divides among ranks.
 pub const SHARDED: [&str; 3] = [MASTER_WEIGHTS, FIRST_MOMENT, SECOND_MOMENT];
 

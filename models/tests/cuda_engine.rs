@@ -14,7 +14,7 @@ use yardstick_models::ops::cross_entropy::{LOGITS_BYTES, chunk_tokens};
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::workload::Compute;
 use yardstick_models::{
-    Batch, Layout, MicroBatch, Model, ModelConfig, Pass, StepSink, Sums, Weights,
+    Batch, Error, Layout, MicroBatch, Model, ModelConfig, Pass, StepSink, Sums, Weights,
 };
 
 /// Layers, width, heads, feed-forward width, vocabulary and context, with B and T: rows that fill
@@ -62,12 +62,13 @@ struct FlatGradients<'a> {
 }
 
 impl StepSink for FlatGradients<'_> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
-        self.values.view_mut().slice(self.layout.segments()[segment].range.clone())
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error> {
+        Ok(self.values.view_mut().slice(self.layout.segments()[segment].range.clone()))
     }
 
-    fn complete(&mut self, segment: usize) {
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
         self.completed.push(segment);
+        Ok(())
     }
 
     fn enter(&mut self, _: Pass) {}

@@ -1,7 +1,7 @@
 //! Allocations of the training thread in steps 4 to 12, in a test binary with the counting
 //! allocator.
 
-use collectives::Collective;
+use collectives::{Collective, Single};
 use device::Device;
 use trainer::config::Config;
 use trainer::data::Source;
@@ -35,8 +35,9 @@ impl Training<'_> {
         pool.install(|| {
             let injector = Injector::default();
             let Self { device, collective, .. } = self;
-            let mut trainer =
-                Trainer::new(&config, &source, device, Mesh::flat(*collective), injector).unwrap();
+            let single = Single::new();
+            let mesh = Mesh::flat(*collective, &single);
+            let mut trainer = Trainer::new(&config, &source, device, mesh, injector).unwrap();
             let mut step = || {
                 trainer.time_step(|trainer| trainer.step(Requests::default)).unwrap();
             };

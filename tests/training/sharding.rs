@@ -1,6 +1,6 @@
 //! Sharded optimizer end to end: the same bits as without, also across world sizes and transports.
 
-use collectives::{Collective, Mpi, MpiOptions};
+use collectives::{Collective, Mpi, MpiOptions, Single};
 use device::Device;
 use safetensors::SafeTensors;
 use support::{Finished, Folder, finish, mpirun_test, run, text};
@@ -169,11 +169,12 @@ fn compare(transport: &str, ranks: usize) {
             let vocabulary = config.workload.model.vocabulary;
             let source =
                 Source::open(&config.workload.data, vocabulary, &config.data_locations()).unwrap();
+            let single = Single::new();
             let mut trainer = Trainer::new(
                 &config,
                 &source,
                 &Device::Host,
-                Mesh::flat(&mpi),
+                Mesh::flat(&mpi, &single),
                 Injector::default(),
             )
             .unwrap();

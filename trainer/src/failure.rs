@@ -149,9 +149,9 @@ impl From<models::Error> for Failure {
     /// operation.
     fn from(error: models::Error) -> Self {
         let error = match error {
-            models::Error::Weights(cause) => match cause.downcast::<collectives::Error>() {
+            models::Error::Exchange(cause) => match cause.downcast::<collectives::Error>() {
                 Ok(cause) => return (*cause).into(),
-                Err(cause) => models::Error::Weights(cause),
+                Err(cause) => models::Error::Exchange(cause),
             },
             models::Error::Device(cause) => return cause.into(),
             error => error,

@@ -1,14 +1,19 @@
 //! Division of the ranks into dimensions: `data` groups, each of which holds a whole model, of
 //! `shard` ranks, which share what is sharded.
 
-use collectives::{Collective, GridPlan};
+use std::time::Duration;
+
+use collectives::{Collective, GridPlan, GroupPlan, Settled, Single};
 use record::MeshPlace;
 
 use crate::config::ParallelConfig;
 use crate::failure::{Failure, Outcome};
+use crate::ranks::Ranks;
 
-/// Number of the grid of owners among the groups of the world.
+/// Numbers of the grid of owners and of the dimensions among the groups of the world.
 const OWNERS: u8 = 1;
+const SHARD: u8 = 2;
+const DATA: u8 = 3;
 
 /// Sizes of the dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,36 +78,112 @@ impl Placed {
         })
     }
 
-    /// Opens this rank's end of the group of all ranks in the order in which they own parts.
+    /// Opens this rank's ends of the groups that it is a member of.
     ///
     /// # Errors
-    /// Those of [`Collective::grid`].
-    pub(crate) fn owners(
-        &self,
-        world: &dyn Collective,
-    ) -> Result<Box<dyn Collective>, collectives::Error> {
-        world.grid(&GridPlan {
-            dimensions: "shard x data",
-            number: OWNERS,
-            lines: self.groups.clone(),
+    /// Those of [`Collective::subgroup`].
+    pub(crate) fn open(&self, world: &dyn Collective) -> Result<Groups, collectives::Error> {
+        let lines = self.groups.clone();
+        let plan = GridPlan { dimensions: "shard x data", number: OWNERS, lines };
+        let owners = world.grid(&plan)?;
+        let of = |ranks: &Vec<usize>| ranks.contains(&world.rank());
+        let shard_line = self.groups.iter().find(|line| of(line)).cloned().unwrap_or_default();
+        let shard = shard_line.iter().position(|&rank| rank == world.rank()).unwrap_or(0);
+        let data_line = self.groups.iter().map(|line| line[shard]).collect();
+        let group = |dimension, number, ranks| GroupPlan { dimension, number, ranks };
+        Ok(Groups {
+            owners,
+            shard: world.subgroup(&group("shard", SHARD, shard_line))?,
+            data: world.subgroup(&group("data", DATA, data_line))?,
         })
     }
+}
+
+/// Ends of one rank where there is more than one dimension.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    owners: Box<dyn Collective>,
+    shard: Box<dyn Collective>,
+    data: Box<dyn Collective>,
 }
 
 /// Ends of one rank for training.
 #[derive(Debug, Clone, Copy)]
 pub struct Mesh<'world> {
+    /// Sizes of the dimensions.
+    pub(crate) shape: MeshShape,
     /// All ranks in their own order.
-    pub world: &'world dyn Collective,
+    pub(crate) world: &'world dyn Collective,
     /// All ranks in the order in which they own parts of the gradients and of the state. Its sums
     /// and gathers go over one dimension after the other.
-    pub owners: &'world dyn Collective,
+    owners: &'world dyn Collective,
+    /// Ranks that share one model.
+    shard: &'world dyn Collective,
+    /// Ranks with the same shard of it.
+    data: &'world dyn Collective,
 }
 
 impl<'world> Mesh<'world> {
-    /// Creates a mesh of one dimension.
-    pub fn flat(world: &'world dyn Collective) -> Self {
-        Self { world, owners: world }
+    /// Creates a mesh whose ranks are one shard group; `alone` is the data group of each.
+    pub fn flat(world: &'world dyn Collective, alone: &'world Single) -> Self {
+        Self::line(MeshShape { data: 1, shard: world.world() }, world, alone)
+    }
+
+    /// Creates a mesh of all ranks in one dimension; `alone` is the group in the other one.
+    pub(crate) fn line(
+        shape: MeshShape,
+        world: &'world dyn Collective,
+        alone: &'world Single,
+    ) -> Self {
+        let [shard, data]: [&dyn Collective; 2] =
+            if shape.shard > 1 { [world, alone] } else { [alone, world] };
+        Self { shape, world, owners: world, shard, data }
+    }
+
+    /// Creates a mesh of the groups of two dimensions.
+    pub(crate) fn of_groups(
+        shape: MeshShape,
+        world: &'world dyn Collective,
+        groups: &'world Groups,
+    ) -> Self {
+        let Groups { owners, shard, data } = groups;
+        Self { shape, world, owners: &**owners, shard: &**shard, data: &**data }
+    }
+
+    /// Returns the groups of the dimensions, with a timeout of their operations.
+    pub(crate) fn dimensions(&self, timeout: Duration) -> Dimensions<'world> {
+        let [owners, shard, data] =
+            [self.owners, self.shard, self.data].map(|group| Ranks::new(group, timeout));
+        Dimensions { owners, shard, data, replicas: self.shape.data }
+    }
+}
+
+/// Groups of ranks between which state is divided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dimensions<'world> {
+    /// All ranks in the order in which they own parts.
+    pub(crate) owners: Ranks<'world>,
+    /// Ranks that share one model.
+    pub(crate) shard: Ranks<'world>,
+    /// Ranks with the same shard of it.
+    pub(crate) data: Ranks<'world>,
+    /// Number of the ranks with the same shard, in the job.
+    pub(crate) replicas: usize,
+}
+
+impl<'world> Dimensions<'world> {
+    /// Returns the groups of a single process that stands for one of the ranks of a mesh.
+    pub(crate) fn alone(shape: MeshShape, single: &'world Single) -> Self {
+        let ranks = Ranks::new(single, Duration::ZERO);
+        Self { owners: ranks, shard: ranks, data: ranks, replicas: shape.data }
+    }
+
+    /// Blocks until the device, if one computes, has completed all operations of all groups.
+    pub(crate) fn settle(&self, report: &mut dyn FnMut(Settled)) -> Result<(), collectives::Error> {
+        for group in [self.owners, self.shard, self.data] {
+            group.collective.settle(group.timeout, report)?;
+        }
+        Ok(())
     }
 }
 

@@ -167,9 +167,9 @@ impl Model for Candle {
         sink.enter(Pass::Backward);
         let gradients = losses.sum_all()?.backward()?;
         for (index, segment) in self.layout.segments().iter().enumerate() {
-            let flat = sink.gradient(index).host();
+            let flat = sink.gradient(index)?.host();
             self.write_gradients(segment, &variables, &gradients, scale, sums, flat)?;
-            sink.complete(index);
+            sink.complete(index)?;
         }
         Ok(())
     }

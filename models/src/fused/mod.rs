@@ -223,12 +223,12 @@ impl Source<bf16> for EngineSource<'_> {
 struct EngineSink<'a>(&'a mut dyn StepSink);
 
 impl Sink<f32> for EngineSink<'_> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error> {
         self.0.gradient(segment)
     }
 
-    fn complete(&mut self, segment: usize) {
-        self.0.complete(segment);
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
+        self.0.complete(segment)
     }
 
     fn enter(&mut self, pass: Pass) {

@@ -5,8 +5,11 @@
 //! every tensor starts at a multiple of [`ALIGN`] elements. Padding between tensors is zero.
 
 mod build;
+mod uses;
 
 use std::ops::Range;
+
+pub use uses::Uses;
 
 /// Alignment of every tensor in elements.
 pub const ALIGN: usize = 128;

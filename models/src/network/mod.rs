@@ -52,10 +52,10 @@ pub(crate) trait Source<E: device::Element> {
 
 /// [`crate::StepSink`] for gradients of any wide type.
 pub(crate) trait Sink<T: device::Element> {
-    /// The gradient of a segment, to be written or added to.
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, T>;
-    /// The gradient of this segment is final for this micro-batch.
-    fn complete(&mut self, segment: usize);
+    /// As [`crate::StepSink::gradient`].
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, T>, Error>;
+    /// As [`crate::StepSink::complete`].
+    fn complete(&mut self, segment: usize) -> Result<(), Error>;
     /// The engine enters this pass.
     fn enter(&mut self, pass: Pass);
 }
@@ -121,7 +121,7 @@ impl<O: Ops> Network<O> {
         self.head(weights, batch.targets, scale, sums, sink)?;
         self.ops.ops.add_losses(loss)?;
         if !self.ranges.head.is_tied {
-            sink.complete(self.ranges.head.segment.index);
+            sink.complete(self.ranges.head.segment.index)?;
         }
         self.final_norm_backward(weights, sums, sink)?;
         for layer in (0..self.size.layers).rev() {
@@ -243,7 +243,7 @@ impl<O: Ops> Network<O> {
             sink.enter(Pass::Forward);
             self.losses(chunk, table, targets, Some(scale))?;
             sink.enter(Pass::Backward);
-            let dtable = sink.gradient(segment.index).slice(range.clone());
+            let dtable = sink.gradient(segment.index)?.slice(range.clone());
             let targets = &targets[chunk.rows()];
             self.head_backward(chunk, table, targets, scale, dtable, sums)?;
             sums = Sums::Add;
@@ -292,7 +292,7 @@ impl<O: Ops> Network<O> {
         let Self { size, ranges, saved, scratch, ops } = self;
         let ranges = &ranges.final_norm;
         let weight = ranges.norm.of(weights.segment(&ranges.segment.range)?).weight;
-        let gradients = ranges.norm.of_mut(sink.gradient(ranges.segment.index));
+        let gradients = ranges.norm.of_mut(sink.gradient(ranges.segment.index)?);
         let FinalNormActivations { input, stats } = saved.final_norm(size);
         let operands = NormBackward {
             dx: scratch.gradient.view_mut(),
@@ -305,7 +305,7 @@ impl<O: Ops> Network<O> {
         ops.time((Role::Norm, Kind::Backward), work, |ops| {
             ops.norm_backward(operands, gradients, sums)
         })?;
-        sink.complete(ranges.segment.index);
+        sink.complete(ranges.segment.index)?;
         Ok(())
     }
 
@@ -324,8 +324,8 @@ impl<O: Ops> Network<O> {
         if recomputes {
             block.recompute()?;
         }
-        block.backward(sink.gradient(segment.index), sums)?;
-        sink.complete(segment.index);
+        block.backward(sink.gradient(segment.index)?, sums)?;
+        sink.complete(segment.index)?;
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl<O: Ops> Network<O> {
         let Self { size, ranges, scratch, ops, .. } = self;
         let head_is_tied = ranges.head.is_tied;
         let ranges = &ranges.embeddings;
-        let mut tables = ranges.of_mut(sink.gradient(ranges.segment.index));
+        let mut tables = ranges.of_mut(sink.gradient(ranges.segment.index)?);
         if sums == Sums::Write {
             if !head_is_tied {
                 ops.ops.clear(tables.tokens.reborrow())?;
@@ -353,7 +353,7 @@ impl<O: Ops> Network<O> {
         ops.time((Role::Embedding, Kind::Backward), work, |ops| {
             ops.embedding_backward(tables, scratch.gradient.view(), tokens)
         })?;
-        sink.complete(ranges.segment.index);
+        sink.complete(ranges.segment.index)?;
         Ok(())
     }
 }

@@ -40,6 +40,7 @@ sources! {
     FLASH_ATTENTION = "attention/flash.cu";
     GELU = "gelu/kernel.cu";
     GRADIENT_NORM = "gradient_norm/kernel.cu";
+    GRADIENT_SUM = "gradient_sum/kernel.cu";
     LAYER_NORM = "layer_norm/kernel.cu";
     RMS_NORM = "rms_norm/kernel.cu";
     ROPE = "rope/kernel.cu";

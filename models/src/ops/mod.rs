@@ -42,6 +42,7 @@ pub mod embedding;
 mod float;
 pub mod gelu;
 pub mod gradient_norm;
+pub mod gradient_sum;
 pub(crate) mod kernels;
 pub mod layer_norm;
 pub mod matmul;

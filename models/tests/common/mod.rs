@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use device::ViewMut;
-use yardstick_models::{Layout, Pass, StepSink};
+use yardstick_models::{Error, Layout, Pass, StepSink};
 
 /// A flat gradient that insists on the order of segments.
 pub(crate) struct Flat {
@@ -28,14 +28,15 @@ impl Flat {
 }
 
 impl StepSink for Flat {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error> {
         assert!(segment >= self.complete, "segment {segment} was complete");
-        (&mut self.values[self.segments[segment].clone()]).into()
+        Ok((&mut self.values[self.segments[segment].clone()]).into())
     }
 
-    fn complete(&mut self, segment: usize) {
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
         assert_eq!(segment, self.complete, "segments complete in order");
         self.complete += 1;
+        Ok(())
     }
 
     fn enter(&mut self, _pass: Pass) {}

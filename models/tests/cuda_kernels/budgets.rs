@@ -20,7 +20,7 @@ const fn budget(kernel: &'static str, registers: u32, shared_bytes: u32) -> Budg
 
 /// Registers leave room for 1,024 threads of a multiprocessor with 64, for 512 with 128, and for
 /// 256 with 255, the most that a thread can have.
-const BUDGETS: [Budget; 33] = [
+const BUDGETS: [Budget; 34] = [
     budget("add_bias", 48, 0),
     budget("adamw", 64, 0),
     budget("narrow", 48, 0),
@@ -48,6 +48,7 @@ const BUDGETS: [Budget; 33] = [
     budget("squares_partials", 64, 128),
     budget("squares_sum", 64, 128),
     budget("first_non_finite", 32, 0),
+    budget("add_gradients", 48, 0),
     // Partial sums of weights and biases for eight columns are in registers.
     budget("layer_norm_forward", 64, 0),
     budget("layer_norm_backward", 128, 512),

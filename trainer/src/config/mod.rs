@@ -154,16 +154,21 @@ pub struct ParallelConfig {
     pub shard: usize,
     /// State that is sharded.
     pub sharded: Sharded,
+    /// Buckets of sharded weights that are gathered ahead of the one that is computed with.
+    pub gather_ahead: usize,
+    /// Releases gathered weights after their use, and gathers them again for backward; otherwise
+    /// each rank keeps all weights until the update.
+    pub reshard: bool,
 }
 
 impl Default for ParallelConfig {
     fn default() -> Self {
-        Self { data: 1, shard: 0, sharded: Sharded::default() }
+        Self { data: 1, shard: 0, sharded: Sharded::None, gather_ahead: 1, reshard: true }
     }
 }
 
-/// State that ranks share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// State that ranks share: each kind includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharded {
     /// Each rank holds all of it.
@@ -171,6 +176,10 @@ pub enum Sharded {
     None,
     /// Each rank holds and updates the optimizer's state of its own parts only (ZeRO-1).
     Optimizer,
+    /// Each rank also sums the gradients of its own parts only (ZeRO-2).
+    Gradients,
+    /// Each rank also holds the weights of its place in the shard group only (ZeRO-3).
+    Weights,
 }
 
 /// The `[collectives]` section.
@@ -399,7 +408,17 @@ impl Config {
 
     /// Returns whether each rank holds only its own parts of the optimizer's state.
     pub fn shards_optimizer(&self) -> bool {
-        self.settings.parallel.sharded == Sharded::Optimizer
+        self.settings.parallel.sharded >= Sharded::Optimizer
+    }
+
+    /// Returns whether each rank sums only its own parts of the gradients.
+    pub fn shards_gradients(&self) -> bool {
+        self.settings.parallel.sharded >= Sharded::Gradients
+    }
+
+    /// Returns whether each rank holds only its shard of the weights.
+    pub fn shards_weights(&self) -> bool {
+        self.settings.parallel.sharded == Sharded::Weights
     }
 
     /// Returns whether a CUDA device computes, not the processor.

@@ -19,11 +19,12 @@ use serde::Deserialize;
 
 use super::Import;
 use super::tensor_mapping::{hf_tensors, transpose};
-use crate::config::Config;
-use crate::ranks::Ranks;
+use crate::config::{Config, Sharded};
+use crate::mesh::Mesh;
 use crate::step::optimizer::Optimizer;
-use crate::step::shard::Shard;
+use crate::step::shard::{Owner, Shard};
 use crate::step::state::State;
+use crate::timing::phase::PhaseClock;
 
 /// Bounds in f32: ten times the measured errors, because other processors sum in another order.
 const F32_BOUNDS: Errors =
@@ -99,11 +100,13 @@ struct FlatGradient<'a> {
 }
 
 impl StepSink for FlatGradient<'_> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
-        (&mut self.values[self.layout.segments()[segment].range.clone()]).into()
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, models::Error> {
+        Ok((&mut self.values[self.layout.segments()[segment].range.clone()]).into())
     }
 
-    fn complete(&mut self, _segment: usize) {}
+    fn complete(&mut self, _segment: usize) -> Result<(), models::Error> {
+        Ok(())
+    }
 
     fn enter(&mut self, _pass: Pass) {}
 }
@@ -132,17 +135,19 @@ impl Case {
         let all = Bucket { range: 0..self.layout.len(), segments: 0..segments.len() };
         let starts = segments.iter().map(|segment| segment.range.start).collect();
         let plan = BucketPlan { starts, len: self.layout.len(), buckets: vec![all] };
-        let shard = || Shard::new(&self.layout, &plan, 0, 1, false);
+        let shard = Shard::new(&self.layout, &plan, Owner::ALONE, Sharded::None);
         let single = Single::new();
-        let ranks = Ranks::new(&single, Duration::from_secs(10));
+        let alone = Mesh::flat(&single, &single).dimensions(Duration::from_secs(10));
         let allocator = Allocator::host();
         let layout = self.layout.clone();
-        let mut state = State::new(layout, shard(), compute, ranks, &allocator).unwrap();
+        let mut state = State::new(layout, shard, compute, None, alone, &allocator).unwrap();
+        let clock = PhaseClock::new();
         let mut weights = vec![0.0; self.layout.len()];
         let import = Import::open(&self.folder, &workload.model).unwrap();
         import.load(&workload.model, &self.layout, &mut weights).unwrap();
         let mut ops = models::ops::step::on(&Device::Host).unwrap();
-        state.set_weights(weights.as_slice().into(), &*ops).unwrap();
+        state.set_weights(&Device::Host, &weights).unwrap();
+        state.all_gather_weights(&clock, &*ops).unwrap();
         let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
         let mut errors = Errors::default();
@@ -155,7 +160,7 @@ impl Case {
             let mut gradient = FlatGradient { layout: &self.layout, values };
             let scale = (1.0 / targets) as f32;
             let loss = engine.train_on_host(
-                &mut state.engine_weights(),
+                &mut state.arriving(&clock).1,
                 batch,
                 scale,
                 Sums::Write,
@@ -171,7 +176,7 @@ impl Case {
             let mut squares = [0.0];
             ops.add_squares((&mut squares).into(), values).unwrap();
             let update = optimizer.update(step as u64, squares[0].sqrt());
-            state.update(&update, values, &*ops).unwrap();
+            state.update(&update, &|bucket| values.slice(bucket.own.clone()), &*ops).unwrap();
         }
         errors
     }

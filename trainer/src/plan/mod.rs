@@ -5,8 +5,6 @@ mod advice;
 mod cost;
 mod recompute;
 
-use std::time::Duration;
-
 use checkpoint::tier::ObjectTier;
 use collectives::{Footprint, OUTSTANDING_MAX, Single};
 use device::Allocator;
@@ -19,7 +17,7 @@ use crate::checkpoints::tiers;
 use crate::config::{Config, Engine};
 use crate::failure::{Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
-use crate::ranks::Ranks;
+use crate::mesh::{Dimensions, MeshShape};
 use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
@@ -101,7 +99,7 @@ impl RankPlan {
         let allocators = Allocators::counting(config);
         let allocator = allocators.host.clone();
         let single = Single::new();
-        let alone = Ranks::new(&single, Duration::ZERO);
+        let alone = Dimensions::alone(MeshShape::of(&config.settings.parallel, world)?, &single);
         allocate(config, world, threads, 0, alone, &allocators)?;
         if config.is_on_cuda() {
             let libraries = allocators.device.for_purpose("kernels and libraries");
@@ -430,10 +428,10 @@ mod tests {
             let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
             let config = Config::load("llama-smoke", &settings).unwrap();
             let single = Single::new();
-            let ranks = Ranks::new(&single, Duration::from_secs(1));
+            let alone = Dimensions::alone(MeshShape { data: 1, shard: 1 }, &single);
             let items = |allocator: Allocator| {
                 let allocators = Allocators { device: allocator.clone(), host: allocator };
-                allocate(&config, 1, 2, 0, ranks, &allocators).unwrap();
+                allocate(&config, 1, 2, 0, alone, &allocators).unwrap();
                 allocators.host.items()
             };
             assert_eq!(items(Allocator::host()), items(Allocator::counting()));

@@ -10,7 +10,7 @@ use record::MeshPlace;
 
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
-use crate::mesh::{Mesh, MeshShape, Placed};
+use crate::mesh::{Groups, Mesh, MeshShape, Placed};
 use crate::ranks::Ranks;
 
 /// Size of the first buffers: from this size NCCL treats larger buffers alike.
@@ -20,8 +20,10 @@ const CONNECT_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct RankBackend<'world> {
     all: AllRanks<'world>,
-    /// All ranks in two dimensions, unless one is all there is.
+    shape: MeshShape,
+    /// The groups of two dimensions, unless one is all there is.
     grid: Option<Grid>,
+    alone: Single,
 }
 
 /// Ends of the group of all ranks.
@@ -38,7 +40,7 @@ enum AllRanks<'world> {
 #[derive(Debug)]
 struct Grid {
     placed: Placed,
-    owners: Box<dyn Collective>,
+    groups: Groups,
 }
 
 impl<'world> RankBackend<'world> {
@@ -48,12 +50,12 @@ impl<'world> RankBackend<'world> {
         let all = AllRanks::open(config, world, device)?;
         let shape = MeshShape::of(&config.settings.parallel, all.collective().world())?;
         if !shape.is_grid() {
-            return Ok(Self { all, grid: None });
+            return Ok(Self { all, shape, grid: None, alone: Single::new() });
         }
         let ranks = Ranks::new(&*world.collective, config.settings.collectives.deadline);
         let placed = Placed::new(shape, &ranks.gather(&world.placement.node)?);
-        let owners = placed.owners(all.collective())?;
-        Ok(Self { all, grid: Some(Grid { placed, owners }) })
+        let groups = placed.open(all.collective())?;
+        Ok(Self { all, shape, grid: Some(Grid { placed, groups }), alone: Single::new() })
     }
 
     /// Returns all ranks.
@@ -70,8 +72,8 @@ impl<'world> RankBackend<'world> {
     pub(super) fn mesh(&self) -> Mesh<'_> {
         let world = self.collective();
         match &self.grid {
-            Some(Grid { owners, .. }) => Mesh { world, owners: &**owners },
-            None => Mesh::flat(world),
+            Some(Grid { groups, .. }) => Mesh::of_groups(self.shape, world, groups),
+            None => Mesh::line(self.shape, world, &self.alone),
         }
     }
 

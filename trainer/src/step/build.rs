@@ -17,14 +17,15 @@ use super::consensus::Votes;
 use super::gradients::Gradients;
 use super::optimizer::Optimizer;
 use super::scalars::Scalars;
-use super::shard::Shard;
+use super::shard::{Owner, Shard};
 use super::state::State;
+use super::windows::WeightWindows;
 use crate::config::{self, Config, Engine};
 use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
-use crate::mesh::Mesh;
+use crate::mesh::{Dimensions, Mesh};
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
@@ -56,7 +57,7 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
 #[derive(Debug)]
 pub(crate) struct Allocated<'world> {
     pub(super) state: State<'world>,
-    pub(super) gradients: Gradients,
+    pub(super) gradients: Gradients<'world>,
     pub(super) scalars: Scalars,
     pub(super) model: Box<dyn Model>,
     batches: Vec<Buffers>,
@@ -95,28 +96,33 @@ impl Allocators {
     }
 }
 
-/// Allocates the memory of one of `world` ranks, with `threads` compute threads. `owners` are the
-/// ranks in the order in which they own parts. The memory plan calls this with an allocator that
-/// only counts, and with a single rank.
+/// Allocates the memory of one of `world` ranks, with `threads` compute threads. The memory plan
+/// calls this with an allocator that only counts, and with dimensions of a single process.
 pub(crate) fn allocate<'world>(
     config: &Config,
     world: usize,
     threads: usize,
     rank: usize,
-    owners: Ranks<'world>,
+    dimensions: Dimensions<'world>,
     allocators: &Allocators,
 ) -> Outcome<Allocated<'world>> {
     let Allocators { device: allocator, host } = allocators;
     let (layout, plan) = placed_layout(config, world);
     let settings = &config.settings;
-    let shard = Shard::new(&layout, &plan, owners.rank(), world, config.shards_optimizer());
+    let Dimensions { owners, replicas, .. } = dimensions;
+    let owner = Owner { rank: owners.rank(), world, replicas };
+    let parallel = settings.parallel;
+    let shard = Shard::new(&layout, &plan, owner, parallel.sharded);
     let overlaps = settings.collectives.overlap;
-    let reduction = shard.reduction();
     let compute = config.workload.precision.compute;
-    let state = State::new(layout.clone(), shard, compute, owners, allocator)?;
+    let gradients = Gradients::new(&layout, &plan, &shard, overlaps, &owners, allocator)?;
+    let windows = config.shards_weights().then(|| {
+        let ahead = if overlaps { parallel.gather_ahead } else { 0 };
+        WeightWindows::new(&layout.uses(), &plan, ahead, parallel.reshard)
+    });
+    let state = State::new(layout.clone(), shard, compute, windows, dimensions, allocator)?;
     let sums = allocator.for_purpose("sums of a step");
     let scalars = Scalars::new(plan.buckets.len(), &sums);
-    let gradients = Gradients::new(plan, reduction, overlaps, &owners, allocator)?;
     let model = engine(config, layout, threads, allocator)?;
     let batches = Buffers::allocate(&batch_plan(config, rank, world)?, host);
     let staging = Staging::new(staging_bytes(config, &state), host);
@@ -172,14 +178,14 @@ impl<'world> Trainer<'world> {
     ) -> Outcome<Self> {
         let timeout = config.settings.collectives.deadline;
         let ranks = Ranks::new(mesh.world, timeout);
-        let owners = Ranks::new(mesh.owners, timeout);
+        let dimensions = mesh.dimensions(timeout);
         let world = ranks.world();
         let workload = &config.workload;
         let plan = batch_plan(config, ranks.rank(), world)?;
         let sequences = source.training(plan.sequence_tokens)?;
         let threads = rayon::current_num_threads();
         let Allocated { state, gradients, scalars, model, batches, staging } =
-            allocate(config, world, threads, plan.rank, owners, &Allocators::of(device))?;
+            allocate(config, world, threads, plan.rank, dimensions, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
         let mut trainer = Self {

@@ -1,7 +1,5 @@
 //! One step on a device without memory: counts what its ops launch and move.
 
-use std::time::Duration;
-
 use collectives::Single;
 use device::cuda::{Cuda, Launched};
 use device::{Allocator, Device};
@@ -11,10 +9,12 @@ use models::{Batch, Meter, Sums};
 
 use super::build::{Allocated, Allocators, allocate, batch_plan};
 use super::optimizer::Optimizer;
+use super::sharded_weights::Reads;
 use super::unreduced::{UnreducedSink, random_tokens};
 use crate::config::Config;
 use crate::failure::Outcome;
-use crate::ranks::Ranks;
+use crate::mesh::{Dimensions, MeshShape};
+use crate::timing::phase::PhaseClock;
 
 /// Counts of one rank's step.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     let device = Device::Cuda(cuda.clone());
     let allocators = Allocators { device: device.allocator(), host: Allocator::counting() };
     let single = Single::new();
-    let alone = Ranks::new(&single, Duration::ZERO);
+    let alone = Dimensions::alone(MeshShape::of(&config.settings.parallel, world)?, &single);
     let threads = rayon::current_num_threads();
     let Allocated { mut state, mut gradients, mut scalars, mut model, .. } =
         allocate(config, world, threads, 0, alone, &allocators)?;
@@ -46,6 +46,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     meter.start();
     model.meter().into_iter().for_each(Meter::start);
 
+    let clock = PhaseClock::new();
     let before = cuda.launched();
     let workload = &config.workload;
     let accumulation = batch_plan(config, 0, world)?.accumulation;
@@ -54,10 +55,11 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     for index in 0..accumulation {
         let batch = Batch { inputs: &tokens, targets: &tokens };
         let sums = if index == 0 { Sums::Write } else { Sums::Add };
-        let layout = &state.layout;
+        let (layout, mut weights) = state.arriving(&clock);
         let mut sink = UnreducedSink { gradients: &mut gradients, layout };
         let loss = scalars.views_mut().loss;
-        model.train(&mut state.engine_weights(), batch, 1.0, sums, loss, &mut sink)?;
+        weights.begin(Reads::MicroBatch { follows: index + 1 < accumulation });
+        model.train(&mut weights, batch, 1.0, sums, loss, &mut sink)?;
     }
     meter.time(
         (Role::GradientNorm, Kind::Whole),
@@ -70,7 +72,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     meter.time(
         (Role::AdamW, Kind::Whole),
         || of_update,
-        || state.update(&update, gradients.flat(), &*ops),
+        || state.update(&update, &|bucket| gradients.own(bucket), &*ops),
     )?;
     let launched = cuda.launched().since(before);
     let mut counts = Vec::new();

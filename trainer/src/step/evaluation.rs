@@ -6,6 +6,7 @@ use std::sync::Arc;
 use models::Batch;
 
 use super::Trainer;
+use super::sharded_weights::Reads;
 use crate::data::{BatchPlan, Sequences, Source};
 use crate::failure::Outcome;
 use record::phase::Phase;
@@ -83,7 +84,9 @@ impl Trainer<'_> {
         for micro_batch in (ranks.rank()..evaluation.micro_batches).step_by(ranks.world()) {
             evaluation.fill(micro_batch);
             let batch = Batch { inputs: &evaluation.inputs, targets: &evaluation.targets };
-            sum += model.evaluate(&mut state.engine_weights(), batch)?;
+            let (_, mut weights) = state.arriving(clock);
+            weights.begin(Reads::Evaluation);
+            sum += model.evaluate(&mut weights, batch)?;
         }
         let sums = &mut evaluation.sums;
         sums[ranks.rank()] = [sum, f64::from(u8::from(stop()))];

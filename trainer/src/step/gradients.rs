@@ -1,22 +1,29 @@
-//! Gradients: backward accumulates into one flat buffer, which is reduced bucket by bucket at the
-//! same time.
+//! Gradients: backward writes them bucket by bucket, and buckets are reduced at the same time.
 //!
-//! The buffer is laid out in the order in which gradients become ready, so a complete bucket is
-//! always at the front of the remaining buffer: [`BucketReducer`] splits it off and lends it to the
-//! collective ([`BucketReducer::start_until`]), while the engine continues with the rest. No
-//! gradient is copied.
+//! Buckets lie in the order in which gradients become ready, and each has a window of one buffer.
+//! If ranks hold all gradients, windows are the flat buffer itself: micro-batches add to it, and
+//! the last one's complete buckets are reduced in place. If gradients are sharded, few windows are
+//! used in turn: every micro-batch writes and reduces each bucket, and before its window is used
+//! again this rank's part of the bucket is added to the sums that it holds.
+//!
+//! While a bucket is in flight the engine continues with others. No gradient is copied to be
+//! reduced.
 
 use std::mem;
-use std::time::Instant;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use collectives::{BucketPlan, Operation, Pending, Scope, Settled};
+use collectives::{BucketPlan, Incoming, Operation, Settled};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 use models::ops::step::StepOps;
-use models::{Layout, Pass, StepSink, memory};
+use models::{Error, Layout, Pass, StepSink, Sums, memory};
 
 use super::scalars::{Scalars, ScalarsMut};
-use super::shard::Shard;
-use crate::failure::{Failure, Outcome};
+use super::shard::{BucketShard, Shard};
+use super::waits::Waits;
+use super::weights::exchange;
+use super::windows::GradientWindows;
+use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
@@ -24,46 +31,117 @@ use crate::timing::phase::PhaseClock;
 use record::BucketRecord;
 use record::phase::Phase;
 
-/// Flat gradients of one rank, and their reduction.
+/// Gradients of one rank, and their reduction.
 #[derive(Debug)]
-pub(crate) struct Gradients {
-    flat: DeviceBuffer<f32>,
-    plan: BucketPlan,
+pub(crate) struct Gradients<'world> {
+    windows: Incoming<'world, f32>,
+    buckets: Vec<Bucket>,
+    /// Bucket of each segment.
+    bucket_of_segment: Vec<usize>,
+    /// Sums over micro-batches of this rank's parts, if gradients are sharded; held.
+    sums: Option<DeviceBuffer<f32>>,
     reduction: Operation,
-    /// True if reductions start during backward; else they start after it.
+    /// True if reductions start during backward; else they start after it, or nothing is computed
+    /// meanwhile.
     overlaps: bool,
-    /// Empty list of a step's handles, kept for its allocation.
-    pending: Vec<Pending<'static>>,
     /// Reductions since the last [`Self::take_communication`].
     reductions: CommunicationTally,
     /// Time in which the host started reductions since the last [`Self::take_starting_ns`].
     starting_ns: u64,
 }
 
-impl Gradients {
+/// Gradients of one bucket.
+#[derive(Debug)]
+struct Bucket {
+    /// Elements of the windows.
+    window: Range<usize>,
+    /// Segment with which it is complete.
+    last_segment: usize,
+    /// Start of the bucket in the flat buffers.
+    start: usize,
+    /// Part of this rank in the window.
+    part: Range<usize>,
+    /// The same elements among those that this rank holds.
+    held: Range<usize>,
+    /// Padding between tensors in the window.
+    padding: Vec<Range<usize>>,
+    state: BucketState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BucketState {
+    /// Nothing is in the window, or all is done.
+    Idle,
+    /// Backward writes it.
+    Open,
+    /// The reduction has started. The part is the first of a step, or adds to others.
+    Reducing { sums: Sums },
+}
+
+impl<'world> Gradients<'world> {
     /// Allocates zeros in memory that the backend chooses.
     pub(super) fn new(
-        plan: BucketPlan,
-        reduction: Operation,
+        layout: &Layout,
+        plan: &BucketPlan,
+        shard: &Shard,
         overlaps: bool,
-        ranks: &Ranks<'_>,
+        owners: &Ranks<'world>,
         allocator: &Allocator,
     ) -> Result<Self, collectives::Error> {
-        let allocator = allocator.for_purpose(memory::GRADIENTS);
-        let flat = ranks.collective.buffer(&allocator, plan.len, ranks.deadline())?;
-        let reductions = CommunicationTally::default();
-        let pending = Vec::new();
-        Ok(Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns: 0 })
+        let windows = GradientWindows::of(shard.sharded, layout, plan);
+        let gradients = allocator.for_purpose(memory::GRADIENTS);
+        let shared = allocator.for_purpose(memory::GRADIENT_WINDOWS);
+        let memory = if windows.are_shared { &shared } else { &gradients };
+        let buffer = owners.collective.buffer(memory, windows.len, owners.deadline())?;
+        let sums = windows.are_shared.then(|| gradients.zeros(shard.held));
+        let bucket_of = |segment| plan.buckets.iter().position(|b| b.segments.contains(&segment));
+        let placed = plan.buckets.iter().zip(&shard.buckets).zip(windows.ranges);
+        Ok(Self {
+            windows: Incoming::new(owners.collective, buffer),
+            buckets: placed.map(|((b, shard), w)| Bucket::new(layout, b, shard, w)).collect(),
+            bucket_of_segment: (0..layout.segments().len()).filter_map(bucket_of).collect(),
+            sums,
+            reduction: shard.reduction(),
+            overlaps,
+            reductions: CommunicationTally::default(),
+            starting_ns: 0,
+        })
     }
 
-    /// Returns all gradients; under a sharded optimizer only this rank's parts are reduced.
-    pub(super) fn flat(&self) -> View<'_, f32> {
-        self.flat.view()
+    /// Returns this rank's part of a bucket, reduced.
+    fn part(&self, bucket: &BucketShard) -> View<'_, f32> {
+        match &self.sums {
+            Some(sums) => sums.view().slice(bucket.held.clone()),
+            None => self.windows.get(bucket.part.clone()),
+        }
     }
 
-    /// Returns the flat gradients for use as scratch memory between steps.
-    pub(super) fn flat_mut(&mut self) -> ViewMut<'_, f32> {
-        self.flat.view_mut()
+    /// Returns what this rank holds of a bucket, reduced.
+    pub(super) fn own(&self, bucket: &BucketShard) -> View<'_, f32> {
+        match &self.sums {
+            Some(sums) => sums.view().slice(bucket.held.clone()),
+            None => self.windows.get(bucket.own.clone()),
+        }
+    }
+
+    /// Returns the window of a segment, for a backward outside of training that reduces nothing.
+    pub(super) fn window(&mut self, layout: &Layout, segment: usize) -> ViewMut<'_, f32> {
+        let range = self.range(layout, segment);
+        self.windows.get_mut(range)
+    }
+
+    /// Returns all windows.
+    #[cfg(test)]
+    pub(super) fn windows_mut(&mut self) -> ViewMut<'_, f32> {
+        self.windows.get_mut(0..self.windows.len())
+    }
+
+    /// Returns the range of a segment in the windows.
+    fn range(&self, layout: &Layout, segment: usize) -> Range<usize> {
+        let flat = &layout.segments()[segment].range;
+        let bucket = &self.buckets[self.bucket_of_segment[segment]];
+        let start = bucket.window.start + flat.start - bucket.start;
+        start..start + flat.len()
     }
 
     /// Runs `backward`, which adds the losses of all micro-batches to its view. Reduces buckets as
@@ -71,41 +149,21 @@ impl Gradients {
     /// device computes, the device waits.
     pub(super) fn accumulate(
         &mut self,
-        step: StepContext<'_, '_>,
+        step: StepContext<'_>,
         scalars: &mut Scalars,
-        backward: impl FnOnce(&mut BucketReducer<'_, '_, '_>, ViewMut<'_, f64>) -> Outcome<()>,
+        backward: impl FnOnce(&mut BucketReducer<'_, 'world>, ViewMut<'_, f64>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns } = self;
-        let StepContext { owners, layout, clock, injector, ops } = step;
         let ScalarsMut { loss, non_finite } = scalars.views_mut();
-        let recycled = recycle(mem::take(pending));
-        let (recycled, outcome) = collectives::scope(owners.collective, move |scope| {
-            let mut reducer = BucketReducer {
-                scope,
-                layout,
-                plan,
-                clock,
-                injector,
-                ops,
-                reduction: *reduction,
-                overlaps: *overlaps,
-                // On a single rank the reduced gradients are the local gradients.
-                inspects: !owners.is_alone(),
-                remaining: flat.view_mut(),
-                started: 0,
-                pending: recycle(recycled),
-                reductions,
-                starting_ns,
-                is_last_micro_batch: false,
-                non_finite,
-                error: None,
-            };
-            let outcome =
-                backward(&mut reducer, loss).and_then(|()| reducer.finish(owners.deadline()));
-            (recycle(reducer.pending), outcome)
-        });
-        *pending = recycled;
-        outcome
+        let mut reducer = BucketReducer {
+            gradients: self,
+            step,
+            has_started: false,
+            sums: Sums::Write,
+            is_last_micro_batch: false,
+            non_finite,
+        };
+        backward(&mut reducer, loss)?;
+        reducer.finish()
     }
 
     /// Adds a reduction that the device has completed.
@@ -142,7 +200,7 @@ impl Gradients {
     /// Adds the squares of this rank's parts of the reduced gradients to a sum. Padding is zero.
     ///
     /// The sum over all ranks, in their order, is the square of the global norm. It has the same
-    /// bits whether or not the optimizer is sharded.
+    /// bits whatever is sharded.
     pub(super) fn add_squares(
         &self,
         shard: &Shard,
@@ -150,7 +208,7 @@ impl Gradients {
         mut sum: ViewMut<'_, f64>,
     ) -> Outcome<()> {
         for bucket in &shard.buckets {
-            ops.add_squares(sum.reborrow(), self.flat().slice(bucket.part.clone()))?;
+            ops.add_squares(sum.reborrow(), self.part(bucket))?;
         }
         Ok(())
     }
@@ -164,152 +222,194 @@ impl Gradients {
         scalars: &mut Scalars,
     ) -> Outcome<()> {
         let mut non_finite = scalars.views_mut().non_finite;
+        ops.clear_search(non_finite.reborrow())?;
         for (index, bucket) in shard.buckets.iter().enumerate() {
             let first = non_finite.reborrow().slice(index..index + 1);
-            ops.first_non_finite(first, self.flat().slice(bucket.part.clone()))?;
+            ops.first_non_finite(first, self.part(bucket))?;
         }
         Ok(())
+    }
+}
+
+impl Bucket {
+    fn new(
+        layout: &Layout,
+        bucket: &collectives::Bucket,
+        shard: &BucketShard,
+        window: Range<usize>,
+    ) -> Self {
+        let start = bucket.range.start;
+        let in_window =
+            |flat: Range<usize>| window.start + flat.start - start..window.start + flat.end - start;
+        let segments = &layout.segments()[bucket.segments.clone()];
+        let tensors =
+            segments.iter().flat_map(|segment| &layout.tensors()[segment.tensors.clone()]);
+        let mut padding = Vec::new();
+        let mut end = start;
+        for next in tensors.map(|tensor| tensor.range.clone()).chain([bucket.range.end..0]) {
+            if end < next.start {
+                padding.push(in_window(end..next.start));
+            }
+            end = next.end;
+        }
+        Self {
+            last_segment: bucket.segments.end - 1,
+            start,
+            part: in_window(shard.part.clone()),
+            held: shard.held.clone(),
+            padding,
+            state: BucketState::Idle,
+            window,
+        }
     }
 }
 
 /// Resources of a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StepContext<'step, 'world> {
-    /// All ranks in the order in which they own parts.
-    pub(super) owners: Ranks<'world>,
+pub(super) struct StepContext<'step> {
     pub(super) layout: &'step Layout,
     pub(super) clock: &'step PhaseClock,
     pub(super) injector: &'step Injector,
     pub(super) ops: &'step dyn StepOps,
+    /// True if local gradients are searched for non-finite values before they are reduced: on a
+    /// single rank the reduced gradients are the local ones.
+    pub(super) inspects: bool,
+    /// Timeout of one operation.
+    pub(super) timeout: Duration,
 }
 
-/// Sink of one step: lends segments to the engine and complete buckets to the collective.
+/// Sink of one step: lends windows to the engine and complete buckets to the collective.
 #[derive(Debug)]
-pub(crate) struct BucketReducer<'scope, 'env, 'step> {
-    scope: &'scope Scope<'scope, 'env>,
-    layout: &'step Layout,
-    plan: &'step BucketPlan,
-    clock: &'step PhaseClock,
-    injector: &'step Injector,
-    ops: &'step dyn StepOps,
-    reduction: Operation,
-    overlaps: bool,
-    /// Searches local gradients for non-finite values before they are reduced.
-    inspects: bool,
-    /// Gradients of all buckets whose reduction has not started.
-    remaining: ViewMut<'scope, f32>,
-    /// Number of buckets whose reduction has started.
-    started: usize,
-    pending: Vec<Pending<'scope>>,
-    reductions: &'step mut CommunicationTally,
-    starting_ns: &'step mut u64,
-    /// True in the last micro-batch, the only one in which gradients become complete.
+pub(crate) struct BucketReducer<'step, 'world> {
+    gradients: &'step mut Gradients<'world>,
+    step: StepContext<'step>,
+    /// True if a reduction has started.
+    has_started: bool,
+    /// Effect of this micro-batch on the sums of the ones before.
+    sums: Sums,
     is_last_micro_batch: bool,
     /// First element of each bucket whose local gradient is not finite.
     non_finite: ViewMut<'step, u64>,
-    error: Option<Failure>,
 }
 
-impl BucketReducer<'_, '_, '_> {
-    /// Begins a micro-batch.
-    pub(super) fn begin_micro_batch(&mut self, is_last: bool) {
+impl BucketReducer<'_, '_> {
+    /// Begins a micro-batch. Returns what the engine does with the gradients in its windows.
+    pub(super) fn begin_micro_batch(&mut self, is_first: bool, is_last: bool) -> Sums {
+        self.sums = if is_first { Sums::Write } else { Sums::Add };
         self.is_last_micro_batch = is_last;
+        // Windows that are used in turn have the gradients of other buckets.
+        if self.gradients.sums.is_some() { Sums::Write } else { self.sums }
     }
 
-    /// Returns the offset of `remaining` in the flat buffer.
-    fn base(&self) -> usize {
-        self.plan.buckets.get(self.started).map_or(self.plan.len, |bucket| bucket.range.start)
-    }
-
-    /// Starts the reductions of all buckets before `end` that have not started.
-    fn start_until(&mut self, end: usize) {
-        let start = Instant::now();
-        while self.started < end {
-            if self.started == 0 {
-                self.injector.communicates();
-            }
-            let length = self.plan.buckets[self.started].range.len();
-            let (bucket, rest) = mem::take(&mut self.remaining).split_at(length);
-            self.remaining = rest;
-            self.started += 1;
-            if self.error.is_none() {
-                match self.scope.start(self.reduction, bucket) {
-                    Ok(pending) => self.pending.push(pending),
-                    Err(error) => self.error = Some(error.into()),
-                }
+    /// Prepares the window of a bucket for backward.
+    fn open(&mut self, bucket: usize) -> Result<(), Error> {
+        let window = self.gradients.buckets[bucket].window.clone();
+        for other in 0..self.gradients.buckets.len() {
+            let taken = &self.gradients.buckets[other].window;
+            if taken.start < window.end && window.start < taken.end {
+                self.complete_reduction(other)?;
             }
         }
-        *self.starting_ns += start.elapsed().as_nanos() as u64;
+        let Gradients { windows, buckets, .. } = &mut *self.gradients;
+        let bucket = &mut buckets[bucket];
+        for padding in &bucket.padding {
+            self.step.ops.clear_gradients(windows.get_mut(padding.clone()))?;
+        }
+        bucket.state = BucketState::Open;
+        Ok(())
+    }
+
+    /// Starts the reduction of a bucket.
+    fn start(&mut self, bucket: usize) -> Result<(), Error> {
+        let start = Instant::now();
+        if !mem::replace(&mut self.has_started, true) {
+            self.step.injector.communicates();
+        }
+        let Gradients { windows, buckets, reduction, starting_ns, .. } = &mut *self.gradients;
+        windows.start(*reduction, buckets[bucket].window.clone()).map_err(exchange)?;
+        buckets[bucket].state = BucketState::Reducing { sums: self.sums };
+        *starting_ns += start.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
+    /// Waits for the reduction of a bucket, if it has started, and takes this rank's part out of
+    /// the window if that is used in turn.
+    fn complete_reduction(&mut self, bucket: usize) -> Result<(), Error> {
+        let Gradients { windows, buckets, reductions, sums: held, .. } = &mut *self.gradients;
+        let count = buckets.len();
+        let Bucket { window, part, held: range, state, .. } = &mut buckets[bucket];
+        let BucketState::Reducing { sums } = *state else { return Ok(()) };
+        let StepContext { clock, timeout, ops, .. } = self.step;
+        let mut waits = Waits { tally: reductions, clock, timeout };
+        clock.progress().waits_for(bucket + 1, count);
+        waits.wait(windows, window).map_err(exchange)?;
+        clock.progress().waits_for(0, count);
+        *state = BucketState::Idle;
+        if let Some(held) = held {
+            let held = held.view_mut().slice(range.clone());
+            let part = windows.get(part.clone());
+            match sums {
+                Sums::Write => ops.copy(held, part)?,
+                Sums::Add => ops.add_gradients(held, part)?,
+            }
+        }
+        Ok(())
     }
 
     /// Records the first element of a complete bucket whose local gradient is not finite. The
     /// reduction hides which rank it is from.
-    fn inspect(&mut self, bucket: usize) {
-        let range = self.plan.buckets[bucket].range.clone();
-        let base = self.base();
-        let gradients = self.remaining.as_view().slice(range.start - base..range.end - base);
+    fn inspect(&mut self, bucket: usize) -> Result<(), Error> {
+        let gradients = self.gradients.windows.get(self.gradients.buckets[bucket].window.clone());
         let first = self.non_finite.reborrow().slice(bucket..bucket + 1);
-        if let Err(error) = self.ops.first_non_finite(first, gradients) {
-            self.error.get_or_insert(error.into());
-        }
+        Ok(self.step.ops.first_non_finite(first, gradients)?)
     }
 
     /// Starts the remaining reductions and waits for all: the exposed communication. A device waits
     /// for them by itself, and the vote settles its reductions.
-    fn finish(&mut self, deadline: Instant) -> Outcome<()> {
-        let backward_end = Instant::now();
-        self.clock.enter(Phase::CommExposed);
-        self.start_until(self.plan.buckets.len());
-        // The cause comes first: the reductions started before it only fail because the backend is
-        // dead.
-        if let Some(error) = self.error.take() {
-            return Err(error);
-        }
-        let buckets = self.pending.len();
-        let progress = self.clock.progress();
-        for (index, pending) in self.pending.drain(..).enumerate() {
-            progress.waits_for(index + 1, buckets);
-            if let Some(timing) = pending.join(deadline)? {
-                self.reductions.add(timing, backward_end);
+    fn finish(&mut self) -> Outcome<()> {
+        self.step.clock.enter(Phase::CommExposed);
+        let buckets = self.gradients.buckets.len();
+        for bucket in 0..buckets {
+            if self.gradients.buckets[bucket].state == BucketState::Open {
+                self.start(bucket)?;
             }
         }
-        progress.waits_for(0, buckets);
+        for bucket in 0..buckets {
+            self.complete_reduction(bucket)?;
+        }
         Ok(())
     }
 }
 
-impl StepSink for BucketReducer<'_, '_, '_> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
-        let base = self.base();
-        let range = self.layout.segments()[segment].range.clone();
-        assert!(range.start >= base, "segment {segment} is already complete");
-        self.remaining.reborrow().slice(range.start - base..range.end - base)
+impl StepSink for BucketReducer<'_, '_> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error> {
+        let bucket = self.gradients.bucket_of_segment[segment];
+        if self.gradients.buckets[bucket].state != BucketState::Open {
+            self.open(bucket)?;
+        }
+        Ok(self.gradients.window(self.step.layout, segment))
     }
 
-    fn complete(&mut self, segment: usize) {
-        if !self.is_last_micro_batch {
-            return;
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
+        let bucket = self.gradients.bucket_of_segment[segment];
+        let is_shared = self.gradients.sums.is_some();
+        let reduces = is_shared || self.is_last_micro_batch;
+        if !reduces || self.gradients.buckets[bucket].last_segment != segment {
+            return Ok(());
         }
-        let closes = |bucket: &collectives::Bucket| bucket.segments.end == segment + 1;
-        let Some(bucket) = self.plan.buckets.iter().position(closes) else { return };
-        if self.inspects {
-            self.inspect(bucket);
+        if self.step.inspects {
+            self.inspect(bucket)?;
         }
-        if self.overlaps {
-            self.start_until(bucket + 1);
+        if self.gradients.overlaps || is_shared {
+            self.start(bucket)?;
         }
+        if self.gradients.overlaps { Ok(()) } else { self.complete_reduction(bucket) }
     }
 
     fn enter(&mut self, pass: Pass) {
-        self.clock.enter(match pass {
+        self.step.clock.enter(match pass {
             Pass::Forward => Phase::Forward,
             Pass::Backward => Phase::Backward,
         });
     }
-}
-
-/// Returns an empty list of handles that reuses an allocation.
-fn recycle<'new>(mut pending: Vec<Pending<'_>>) -> Vec<Pending<'new>> {
-    pending.clear();
-    pending.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }

@@ -14,25 +14,27 @@ pub(crate) mod optimizer;
 mod scalars;
 mod schedule;
 pub(crate) mod shard;
+mod sharded_weights;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 mod tuning;
 mod unreduced;
 mod update_health;
+mod waits;
 mod weights;
+mod windows;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Frozen, Snapshot, Staging};
 use collectives::Operation;
-use device::{Device, Place};
+use device::Device;
 use models::meter::{Kind, Role};
 use models::ops::step::StepOps;
 use models::ops::work;
-use models::{Batch, Layout, Meter, Model, Sums};
+use models::{Batch, Layout, Meter, Model};
 
 pub(crate) use build::{Allocators, allocate, batch_plan, placed_layout};
 pub use consensus::Requests;
@@ -46,7 +48,7 @@ use consensus::{Vote, Votes};
 use gradients::{Gradients, StepContext};
 use optimizer::Optimizer;
 use scalars::Scalars;
-use state::on_host;
+use sharded_weights::Reads;
 use update_health::UpdateHealth;
 
 use crate::data::Batches;
@@ -70,7 +72,7 @@ pub struct Trainer<'world> {
     ops: Box<dyn StepOps>,
     model: Box<dyn Model>,
     state: State<'world>,
-    gradients: Gradients,
+    gradients: Gradients<'world>,
     scalars: Scalars,
     optimizer: Optimizer,
     batches: Batches,
@@ -158,9 +160,11 @@ impl Trainer<'_> {
             self;
         let scale = 1.0 / batches.tokens_per_step() as f32;
         scalars.clear(&**ops)?;
-        let owners = state.owners();
+        let inspects = !ranks.is_alone();
+        let timeout = ranks.timeout;
         let (layout, mut weights) = state.arriving(clock);
-        let step = StepContext { owners, layout, clock, injector: &*injector, ops: &**ops };
+        let (injector, ops) = (&*injector, &**ops);
+        let step = StepContext { layout, clock, injector, ops, inspects, timeout };
         gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {
@@ -170,9 +174,9 @@ impl Trainer<'_> {
                 injector.fetches();
                 let tokens = batches.next()?;
                 let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
-                sink.begin_micro_batch(micro_batch + 1 == accumulation);
-                // The first micro-batch overwrites the gradients of the last step.
-                let sums = if micro_batch == 0 { Sums::Write } else { Sums::Add };
+                let is_last = micro_batch + 1 == accumulation;
+                weights.begin(Reads::MicroBatch { follows: !is_last });
+                let sums = sink.begin_micro_batch(micro_batch == 0, is_last);
                 let loss = loss.reborrow();
                 let start = Instant::now();
                 let trained = model.train(&mut weights, batch, scale, sums, loss, sink);
@@ -250,10 +254,11 @@ impl Trainer<'_> {
     /// Waits until the device, if one computes, has received all data from other ranks: with a
     /// deadline, unlike later waits for the device.
     fn settle(&mut self) -> Outcome<()> {
-        let Self { ranks, state, gradients, clock, .. } = self;
+        let Self { state, gradients, clock, .. } = self;
         let phase = clock.phase();
         clock.enter(Phase::CommExposed);
-        ranks.collective.settle(ranks.timeout, &mut |settled| match settled.operation {
+        let dimensions = state.dimensions();
+        dimensions.settle(&mut |settled| match settled.operation {
             Operation::AllGather => state.add_settled(settled),
             _ => gradients.add_settled(settled),
         })?;
@@ -275,7 +280,11 @@ impl Trainer<'_> {
         let update = optimizer.update(state.progress.step, gradient_norm);
         let work = work::adamw(state.shard.elements(), state.weights.working_bytes());
         let adamw = (Role::AdamW, Kind::Whole);
-        meter.time(adamw, || work, || state.update(&update, gradients.flat(), &**ops))?;
+        meter.time(
+            adamw,
+            || work,
+            || state.update(&update, &|bucket| gradients.own(bucket), &**ops),
+        )?;
         if self.overlaps { Ok(()) } else { self.synchronize_weights() }
     }
 
@@ -380,20 +389,11 @@ impl Trainer<'_> {
         fill: impl FnOnce(&Layout, &mut [f32]) -> Outcome<T>,
     ) -> Outcome<T> {
         self.synchronize_weights()?;
-        let Self { device, ops, state, gradients, .. } = self;
-        // Between steps the memory of the gradients is free.
-        let mut scratch = gradients.flat_mut();
-        let filled = if scratch.place() == Place::Host {
-            let scratch = scratch.reborrow().host();
-            scratch.fill(0.0);
-            fill(&state.layout, scratch)?
-        } else {
-            let mut weights = vec![0.0; scratch.len()];
-            let filled = fill(&state.layout, &mut weights)?;
-            device.write(scratch.reborrow(), &weights)?;
-            filled
-        };
-        state.set_weights(scratch.into_view(), &**ops)?;
+        let Self { device, ops, state, clock, .. } = self;
+        let mut weights = vec![0.0; state.layout.len()];
+        let filled = fill(&state.layout, &mut weights)?;
+        state.set_weights(device, &weights)?;
+        state.all_gather_weights(clock, &**ops)?;
         Ok(filled)
     }
 
@@ -407,10 +407,8 @@ impl Trainer<'_> {
 
     /// Returns the layout and all master weights, flat and in the host's memory. Collective,
     /// between steps.
-    pub(crate) fn all_weights(&mut self) -> Outcome<(&Layout, Cow<'_, [f32]>)> {
-        let Self { device, ops, state, gradients, clock, .. } = self;
-        let (layout, weights) = state.all_weights(clock, gradients.flat_mut(), &**ops)?;
-        Ok((layout, on_host(device, weights)?))
+    pub(crate) fn all_weights(&mut self) -> Outcome<(&Layout, Vec<f32>)> {
+        self.state.all_weights(&self.clock, &self.device)
     }
 
     /// Returns the number of completed steps.

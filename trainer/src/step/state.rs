@@ -1,11 +1,10 @@
 //! State of training: weights and both Adam moments in flat buffers, and the progress.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::{Frozen, Snapshot};
-use collectives::{Channel, Operation, Settled};
+use collectives::{Operation, Settled};
 use device::cuda::Downloads;
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
@@ -13,16 +12,18 @@ use models::layout::ALIGN;
 use models::ops;
 use models::ops::step::{AdamWViews, Decays, StepOps, UpdatedViews};
 use models::workload::Compute;
-use models::{Layout, Weights, memory};
+use models::{Layout, memory};
 use serde::{Deserialize, Serialize};
 
 use super::frozen::{Lent, SavedRange, SharedDownloads};
 use super::optimizer::Update;
 use super::shard::{BucketShard, Piece, Shard};
-use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
+use super::waits::Waits;
+use super::weights::{ArrivingWeights, ModelWeights, update_and_share};
+use super::windows::WeightWindows;
 use crate::data::Batches;
 use crate::failure::Outcome;
-use crate::ranks::Ranks;
+use crate::mesh::Dimensions;
 use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
 use record::BucketRecord;
@@ -35,8 +36,7 @@ pub(crate) const WEIGHTS: &str = "model";
 /// elements.
 #[derive(Debug)]
 pub(crate) struct State<'world> {
-    /// All ranks in the order in which they own parts.
-    owners: Ranks<'world>,
+    dimensions: Dimensions<'world>,
     pub(crate) layout: Layout,
     pub(crate) shard: Shard,
     /// Master weights and working weights.
@@ -60,7 +60,7 @@ pub(crate) struct State<'world> {
 /// Layout of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    Flat,
+    Stored,
     Held,
 }
 
@@ -68,7 +68,7 @@ impl Order {
     /// Returns the range of a piece.
     pub(crate) fn of(self, piece: &Piece) -> Range<usize> {
         match self {
-            Self::Flat => piece.flat.clone(),
+            Self::Stored => piece.stored.clone(),
             Self::Held => piece.held.clone(),
         }
     }
@@ -134,7 +134,8 @@ impl<'world> State<'world> {
         layout: Layout,
         shard: Shard,
         compute: Compute,
-        owners: Ranks<'world>,
+        windows: Option<WeightWindows>,
+        dimensions: Dimensions<'world>,
         allocator: &Allocator,
     ) -> Result<Self, collectives::Error> {
         // Written at once: a page that is first read and then written, as in the first update, has
@@ -147,11 +148,11 @@ impl<'world> State<'world> {
         let blocks = allocator.for_purpose("blocks that decay").zeros(shard.len.div_ceil(ALIGN));
         let decays = blocks.filled(|blocks| mark_decaying(&layout, blocks));
         Ok(Self {
-            weights: ModelWeights::new(&shard, compute, &owners, allocator)?,
+            weights: ModelWeights::new(&shard, windows, compute, &dimensions, allocator)?,
             decays,
             exp_avg,
             exp_avg_sq,
-            owners,
+            dimensions,
             layout,
             shard,
             progress: Progress::default(),
@@ -161,9 +162,9 @@ impl<'world> State<'world> {
         })
     }
 
-    /// Returns all ranks in the order in which they own parts.
-    pub(super) fn owners(&self) -> Ranks<'world> {
-        self.owners
+    /// Returns the groups between which the state is divided.
+    pub(super) fn dimensions(&self) -> Dimensions<'world> {
+        self.dimensions
     }
 
     /// Prepares copies of the state from the device that it is on.
@@ -175,20 +176,18 @@ impl<'world> State<'world> {
     }
 
     /// Returns the layout, and the weights for forward.
-    pub(super) fn arriving<'step>(
+    pub(crate) fn arriving<'step>(
         &'step mut self,
         clock: &'step PhaseClock,
     ) -> (&'step Layout, ArrivingWeights<'step, 'world>) {
-        let Self { owners, layout, weights, gathers, .. } = self;
-        (layout, ArrivingWeights::new(weights, gathers, clock, *owners))
+        let Self { dimensions, layout, weights, gathers, .. } = self;
+        let waits = Waits { tally: gathers, clock, timeout: dimensions.owners.timeout };
+        (layout, ArrivingWeights::new(weights, waits, *dimensions))
     }
 
     /// Waits until no weights are in flight, including those that a device waits for.
     pub(super) fn synchronize(&mut self, clock: &PhaseClock) -> Result<(), collectives::Error> {
-        let all = 0..self.weights.len();
-        let (_, mut arriving) = self.arriving(clock);
-        arriving.wait(&all)?;
-        arriving.settle()
+        self.arriving(clock).1.synchronize()
     }
 
     /// Adds a gather that the device has completed.
@@ -198,7 +197,7 @@ impl<'world> State<'world> {
 
     /// Returns the totals of each bucket's gathers.
     pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
-        let world = self.owners.world();
+        let world = self.dimensions.owners.world();
         let record = move |totals: &BucketTotals| totals.record(Operation::AllGather, world);
         self.gathers.buckets().map(record)
     }
@@ -218,12 +217,12 @@ impl<'world> State<'world> {
         self.gathers.take()
     }
 
-    /// Updates the elements that this rank holds, bucket by bucket, and starts gathering each
-    /// bucket.
-    pub(crate) fn update(
+    /// Updates the elements that this rank holds, bucket by bucket, with their reduced gradients,
+    /// and starts gathering each bucket.
+    pub(crate) fn update<'gradients>(
         &mut self,
         update: &Update<'_>,
-        gradients: View<'_, f32>,
+        gradients: &dyn Fn(&BucketShard) -> View<'gradients, f32>,
         ops: &dyn StepOps,
     ) -> Outcome<()> {
         self.take_back();
@@ -234,7 +233,7 @@ impl<'world> State<'world> {
             let views = AdamWViews {
                 weights,
                 working,
-                gradients: gradients.slice(bucket.own.clone()),
+                gradients: gradients(bucket),
                 exp_avg: exp_avg.view_mut().slice(bucket.held.clone()),
                 exp_avg_sq: exp_avg_sq.view_mut().slice(bucket.held.clone()),
             };
@@ -242,13 +241,13 @@ impl<'world> State<'world> {
             ops.adamw(views, decays, update.with_decay())
         };
         match weights {
-            ModelWeights::F32(weights) => update_and_gather(shard, weights, |bucket, weights| {
-                Ok(adamw(bucket, weights.slice(bucket.own_offsets()), None)?)
+            ModelWeights::F32(weights) => update_and_share(shard, weights, |bucket, weights| {
+                Ok(adamw(bucket, weights, None)?)
             }),
             ModelWeights::Bf16 { working, master } => {
-                update_and_gather(shard, working, |bucket, working| {
+                update_and_share(shard, working, |bucket, working| {
                     let master = master.view_mut().slice(bucket.held.clone());
-                    Ok(adamw(bucket, master, Some(working.slice(bucket.own_offsets())))?)
+                    Ok(adamw(bucket, master, Some(working))?)
                 })
             }
         }
@@ -266,12 +265,8 @@ impl<'world> State<'world> {
         mut sums: ViewMut<'_, f64>,
     ) -> Outcome<()> {
         for piece in self.shard.saved() {
-            let weights = match &self.weights {
-                ModelWeights::F32(weights) => weights.get(piece.flat.clone()),
-                ModelWeights::Bf16 { master, .. } => master.view().slice(piece.held.clone()),
-            };
             let views = UpdatedViews {
-                weights,
+                weights: self.weights.master(&piece),
                 exp_avg: self.exp_avg.view().slice(piece.held.clone()),
                 exp_avg_sq: self.exp_avg_sq.view().slice(piece.held.clone()),
             };
@@ -280,26 +275,23 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// Replaces the master weights; `all` is flat.
-    pub(crate) fn set_weights(&mut self, all: View<'_, f32>, ops: &dyn StepOps) -> Outcome<()> {
+    /// Replaces the master weights that this rank holds; `all` is flat. Afterwards
+    /// [`Self::all_gather_weights`] has to share them.
+    pub(crate) fn set_weights(&mut self, device: &Device, all: &[f32]) -> Outcome<()> {
         self.take_back();
-        let len = self.shard.len;
-        match &mut self.weights {
-            ModelWeights::F32(weights) => ops.copy(weights.get_mut(0..len), all)?,
-            ModelWeights::Bf16 { working, master } => {
-                ops.narrow(working.get_mut(0..len), all)?;
-                for Piece { flat, held, .. } in self.shard.pieces() {
-                    let master = master.view_mut().slice(held.clone());
-                    ops.copy(master, all.slice(flat.clone()))?;
-                }
-            }
+        for Piece { flat, held, stored, .. } in self.shard.pieces() {
+            let master = match &mut self.weights {
+                ModelWeights::F32(weights) => weights.stored_mut(stored.clone()),
+                ModelWeights::Bf16 { master, .. } => master.view_mut().slice(held.clone()),
+            };
+            device.write(master, &all[flat.clone()])?;
         }
         Ok(())
     }
 
     /// Gathers the weights that the engine computes with, from the master weights that each rank
     /// holds. Collective.
-    pub(super) fn all_gather_weights(
+    pub(crate) fn all_gather_weights(
         &mut self,
         clock: &PhaseClock,
         ops: &dyn StepOps,
@@ -307,12 +299,13 @@ impl<'world> State<'world> {
         self.synchronize(clock)?;
         let Self { shard, weights, .. } = self;
         match weights {
-            ModelWeights::F32(weights) => update_and_gather(shard, weights, |_, _| Ok(())),
+            ModelWeights::F32(weights) => update_and_share(shard, weights, |_, _| Ok(())),
             ModelWeights::Bf16 { working, master } => {
-                update_and_gather(shard, working, |bucket, mut working| {
+                update_and_share(shard, working, |bucket, mut working| {
                     for piece in &bucket.pieces {
                         let master = master.view().slice(piece.held.clone());
-                        ops.narrow(working.reborrow().slice(bucket.offsets(piece)), master)?;
+                        let own = working.reborrow().slice(bucket.own_offsets(piece));
+                        ops.narrow(own, master)?;
                     }
                     Ok(())
                 })
@@ -323,38 +316,20 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// Returns the layout and all master weights, flat; in `scratch` if no rank holds all.
-    /// Collective, between steps.
-    pub(super) fn all_weights<'a>(
-        &'a mut self,
+    /// Returns the layout and all master weights, flat. Collective, between steps.
+    pub(super) fn all_weights(
+        &mut self,
         clock: &PhaseClock,
-        mut scratch: ViewMut<'a, f32>,
-        ops: &dyn StepOps,
-    ) -> Outcome<(&'a Layout, View<'a, f32>)> {
+        device: &Device,
+    ) -> Outcome<(&Layout, Vec<f32>)> {
         self.synchronize(clock)?;
-        let Self { owners, layout, shard, weights, .. } = &*self;
-        match weights {
-            ModelWeights::F32(weights) => Ok((layout, weights.get(0..shard.len))),
-            ModelWeights::Bf16 { master, .. } if !shard.is_sharded => Ok((layout, master.view())),
-            ModelWeights::Bf16 { master, .. } => {
-                for bucket in &shard.buckets {
-                    let mut elements = scratch.reborrow().slice(bucket.range.clone());
-                    for piece in &bucket.pieces {
-                        let held = master.view().slice(piece.held.clone());
-                        ops.copy(elements.reborrow().slice(bucket.offsets(piece)), held)?;
-                    }
-                    let deadline = owners.deadline();
-                    let gather = Operation::AllGather;
-                    owners.collective.run(Channel::Data, gather, elements, deadline)?;
-                }
-                Ok((layout, scratch.into_view()))
-            }
+        let Self { dimensions, layout, shard, weights, .. } = &*self;
+        let mut all = vec![0.0; shard.len];
+        for piece in shard.saved() {
+            device.read(weights.master(&piece), &mut all[piece.flat.clone()])?;
         }
-    }
-
-    /// Returns all weights that the engine computes with; none may be in flight.
-    pub(crate) fn engine_weights(&self) -> Weights<'_> {
-        self.weights.get(0..self.weights.len())
+        dimensions.owners.collective.all_reduce_sum(&mut all, dimensions.owners.deadline())?;
+        Ok((layout, all))
     }
 
     /// Makes one weight that the engine computes with huge, for a drill; none may be in flight.
@@ -362,9 +337,13 @@ impl<'world> State<'world> {
         const HUGE: f32 = 1e30;
         self.take_back();
         match &mut self.weights {
-            ModelWeights::F32(weights) => device.write(weights.get_mut(0..1), &[HUGE])?,
+            ModelWeights::F32(weights) => {
+                weights.discard();
+                device.write(weights.stored_mut(0..1), &[HUGE])?;
+            }
             ModelWeights::Bf16 { working, .. } => {
-                device.write(working.get_mut(0..1), &[bf16::from_f32(HUGE)])?;
+                working.discard();
+                device.write(working.stored_mut(0..1), &[bf16::from_f32(HUGE)])?;
             }
         }
         Ok(())
@@ -374,7 +353,7 @@ impl<'world> State<'world> {
     pub(crate) fn buffers(&self) -> [StateBuffer<View<'_, f32>>; 3] {
         let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
-            ModelWeights::F32(weights) => (Order::Flat, weights.get(0..shard.len)),
+            ModelWeights::F32(weights) => (Order::Stored, weights.stored(0..shard.stored)),
             ModelWeights::Bf16 { master, .. } => (Order::Held, master.view()),
         };
         state_buffers(order, [weights, exp_avg.view(), exp_avg_sq.view()])
@@ -384,7 +363,7 @@ impl<'world> State<'world> {
     pub(crate) fn saved_layout(&self) -> SavedLayout<'_> {
         let Self { shard, layout, weights, .. } = self;
         let order = match weights {
-            ModelWeights::F32(_) => Order::Flat,
+            ModelWeights::F32(_) => Order::Stored,
             ModelWeights::Bf16 { .. } => Order::Held,
         };
         SavedLayout { shard, layout, buffers: state_buffers(order, [(); 3]) }
@@ -415,7 +394,7 @@ impl<'world> State<'world> {
     /// wait for this rank in a collective operation, do not give up.
     pub(crate) fn take_back(&mut self) {
         if let Some(lent) = self.lent.take() {
-            lent.take_back(self.owners.timeout / 2);
+            lent.take_back(self.dimensions.owners.timeout / 2);
         }
     }
 
@@ -428,7 +407,7 @@ impl<'world> State<'world> {
         self.take_back();
         let Self { shard, layout, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
-            ModelWeights::F32(weights) => (Order::Flat, weights.get_mut(0..shard.len)),
+            ModelWeights::F32(weights) => (Order::Stored, weights.stored_mut(0..shard.stored)),
             ModelWeights::Bf16 { master, .. } => (Order::Held, master.view_mut()),
         };
         let views = [weights, exp_avg.view_mut(), exp_avg_sq.view_mut()];
@@ -452,16 +431,6 @@ impl Drop for State<'_> {
     fn drop(&mut self) {
         self.take_back();
     }
-}
-
-/// Returns elements in the host's memory; those of a device are copied.
-pub(super) fn on_host<'a>(device: &Device, view: View<'a, f32>) -> Outcome<Cow<'a, [f32]>> {
-    if view.place() == Place::Host {
-        return Ok(Cow::Borrowed(view.host()));
-    }
-    let mut copy = vec![0.0; view.len()];
-    device.read(view, &mut copy)?;
-    Ok(Cow::Owned(copy))
 }
 
 /// Adds the prefixes and orders of weights and both moments.

@@ -4,6 +4,7 @@ use models::tuning::{ProductTuner, TunedProduct};
 use models::{Batch, Sums};
 
 use super::Trainer;
+use super::sharded_weights::Reads;
 use super::unreduced::{UnreducedSink, random_tokens};
 use crate::config::Config;
 use crate::failure::Outcome;
@@ -18,17 +19,18 @@ impl Trainer<'_> {
     /// buffers of training: the first step overwrites what that leaves in them. No weights may be
     /// in flight.
     pub(crate) fn measure_products(&mut self, config: &Config) -> Outcome<Vec<TunedProduct>> {
-        let Self { device, model, state, gradients, scalars, .. } = self;
+        let Self { device, model, state, gradients, scalars, clock, .. } = self;
         let Some(tuner) = model.tuner() else { return Ok(Vec::new()) };
         tuner.begin();
         let rows = config.workload.batch.micro_batch().rows();
         let tokens = random_tokens(rows, config.workload.model.vocabulary);
         let batch = Batch { inputs: &tokens, targets: &tokens };
-        let layout = &state.layout;
+        let (layout, mut weights) = state.arriving(clock);
+        weights.begin(Reads::MicroBatch { follows: false });
         let mut sink = UnreducedSink { gradients, layout };
         let loss = scalars.views_mut().loss;
         let scale = 1.0 / rows as f32;
-        model.train(&mut state.engine_weights(), batch, scale, Sums::Write, loss, &mut sink)?;
+        model.train(&mut weights, batch, scale, Sums::Write, loss, &mut sink)?;
         device.synchronize()?;
         Ok(model.tuner().map_or(Vec::new(), ProductTuner::measured))
     }

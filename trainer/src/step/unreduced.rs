@@ -13,17 +13,19 @@ pub(super) fn random_tokens(count: usize, vocabulary: usize) -> Vec<u32> {
 }
 
 /// Hands out gradients, and reduces none.
-pub(super) struct UnreducedSink<'a> {
-    pub(super) gradients: &'a mut Gradients,
+pub(super) struct UnreducedSink<'a, 'world> {
+    pub(super) gradients: &'a mut Gradients<'world>,
     pub(super) layout: &'a Layout,
 }
 
-impl StepSink for UnreducedSink<'_> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
-        self.gradients.flat_mut().slice(self.layout.segments()[segment].range.clone())
+impl StepSink for UnreducedSink<'_, '_> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, models::Error> {
+        Ok(self.gradients.window(self.layout, segment))
     }
 
-    fn complete(&mut self, _segment: usize) {}
+    fn complete(&mut self, _segment: usize) -> Result<(), models::Error> {
+        Ok(())
+    }
 
     fn enter(&mut self, _pass: Pass) {}
 }

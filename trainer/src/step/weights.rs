@@ -2,60 +2,75 @@
 //! its part of every bucket, and buckets are all-gathered during the next forward.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::sync::Arc;
 
-use collectives::{Element, Incoming, Operation, Settled, Timing};
-use device::{Allocator, DeviceBuffer, ViewMut};
+use collectives::{Element, Incoming, Operation, Settled};
+use device::{Allocator, DeviceBuffer, View, ViewMut};
 use half::bf16;
 use models::workload::Compute;
-use models::{WeightSource, Weights, memory};
+use models::{Error, WeightSource, Weights, memory};
 
-use super::shard::{BucketShard, Shard};
+use super::shard::{BucketShard, Piece, Shard};
+use super::sharded_weights::{Reads, ShardedWeights};
+use super::waits::Waits;
+use super::windows::WeightWindows;
 use crate::failure::Outcome;
-use crate::ranks::Ranks;
-use crate::timing::communication::CommunicationTally;
-use crate::timing::phase::PhaseClock;
+use crate::mesh::Dimensions;
 use record::phase::Phase;
 
 /// Master weights and working weights. A bucket in flight is neither read nor written before the
 /// wait for it has returned.
 #[derive(Debug)]
 pub(crate) enum ModelWeights<'world> {
-    /// The engine computes with the master weights, flat.
-    F32(Incoming<'world, f32>),
+    /// The engine computes with the master weights.
+    F32(EngineWeights<'world, f32>),
     /// The engine computes with rounded weights.
     Bf16 {
-        /// Rounded master weights, flat. Not in checkpoints.
-        working: Incoming<'world, bf16>,
+        /// Rounded master weights. Not in checkpoints.
+        working: EngineWeights<'world, bf16>,
         /// Master weights, held.
         master: DeviceBuffer<f32>,
     },
 }
 
+/// Weights that the engine computes with.
+#[derive(Debug)]
+pub(crate) enum EngineWeights<'world, E: Element> {
+    /// All of them, flat.
+    Whole(Incoming<'world, E>),
+    /// Those of this rank's shard, and windows of others.
+    Sharded(ShardedWeights<'world, E>),
+}
+
 impl<'world> ModelWeights<'world> {
-    /// Allocates zeros. Weights that are gathered are in memory that the backend chooses.
+    /// Allocates zeros.
     pub(super) fn new(
         shard: &Shard,
+        windows: Option<WeightWindows>,
         compute: Compute,
-        ranks: &Ranks<'world>,
+        dimensions: &Dimensions<'world>,
         allocator: &Allocator,
     ) -> Result<Self, collectives::Error> {
+        let windows = windows.map(Arc::new);
         Ok(match compute {
             Compute::F32 => {
-                Self::F32(gathered(shard, ranks, &allocator.for_purpose(memory::WEIGHTS))?)
+                let allocator = allocator.for_purpose(memory::WEIGHTS);
+                Self::F32(EngineWeights::new(shard, windows, dimensions, &allocator)?)
             }
-            Compute::Bf16 => Self::Bf16 {
-                master: allocator.for_purpose(memory::MASTER_WEIGHTS).zeros(shard.held),
-                working: gathered(shard, ranks, &allocator.for_purpose(memory::WORKING_WEIGHTS))?,
-            },
+            Compute::Bf16 => {
+                let master = allocator.for_purpose(memory::MASTER_WEIGHTS).zeros(shard.held);
+                let allocator = allocator.for_purpose(memory::WORKING_WEIGHTS);
+                let working = EngineWeights::new(shard, windows, dimensions, &allocator)?;
+                Self::Bf16 { working, master }
+            }
         })
     }
 
     /// Returns the length of the flat weights in elements.
-    pub(crate) fn len(&self) -> usize {
+    pub(crate) fn flat_len(&self) -> usize {
         match self {
-            Self::F32(weights) => weights.len(),
-            Self::Bf16 { working, .. } => working.len(),
+            Self::F32(weights) => weights.flat_len(),
+            Self::Bf16 { working, .. } => working.flat_len(),
         }
     }
 
@@ -67,54 +82,150 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
-    /// Returns whether any part of a range is in flight.
-    pub(crate) fn is_in_flight(&self, range: &Range<usize>) -> bool {
+    /// Returns the master weights of a piece. No weights may be in flight.
+    pub(super) fn master(&self, piece: &Piece) -> View<'_, f32> {
         match self {
-            Self::F32(weights) => weights.is_in_flight(range),
-            Self::Bf16 { working, .. } => working.is_in_flight(range),
+            Self::F32(weights) => weights.stored(piece.stored.clone()),
+            Self::Bf16 { master, .. } => master.view().slice(piece.held.clone()),
         }
     }
 
-    /// Waits for the buckets in flight that overlap a range, and reports the timing of each. Where
-    /// a device computes, the device waits.
-    pub(crate) fn wait(
+    /// Begins a pass over the weights.
+    fn begin(&mut self, reads: Reads) {
+        match self {
+            Self::F32(weights) => weights.begin(reads),
+            Self::Bf16 { working, .. } => working.begin(reads),
+        }
+    }
+
+    /// Returns the weights of one segment, once they have arrived.
+    fn segment(
         &mut self,
         range: &Range<usize>,
-        deadline: Instant,
-        report: impl FnMut(Timing),
-    ) -> Result<(), collectives::Error> {
+        waits: &mut Waits<'_>,
+    ) -> Result<Weights<'_>, Error> {
+        Ok(match self {
+            Self::F32(weights) => Weights::from(weights.segment(range, waits)?),
+            Self::Bf16 { working, .. } => Weights::from(working.segment(range, waits)?),
+        })
+    }
+
+    /// Waits until no weights are in flight.
+    fn wait_for_all(&mut self, waits: &mut Waits<'_>) -> Result<(), collectives::Error> {
         match self {
-            Self::F32(weights) => weights.wait(range, deadline, report),
-            Self::Bf16 { working, .. } => working.wait(range, deadline, report),
+            Self::F32(weights) => weights.wait_for_all(waits),
+            Self::Bf16 { working, .. } => working.wait_for_all(waits),
         }
     }
 
-    /// Returns a range of the weights that the engine computes with.
-    pub(crate) fn get(&self, range: Range<usize>) -> Weights<'_> {
+    /// Returns whether any weights are in flight.
+    pub(super) fn is_any_in_flight(&self) -> bool {
         match self {
-            Self::F32(weights) => Weights::from(weights.get(range)),
-            Self::Bf16 { working, .. } => Weights::from(working.get(range)),
+            Self::F32(weights) => weights.is_any_in_flight(),
+            Self::Bf16 { working, .. } => working.is_any_in_flight(),
         }
     }
 }
 
-/// Allocates a flat buffer, which is gathered if ranks update different parts of it.
-fn gathered<'world, E: Element>(
-    shard: &Shard,
-    ranks: &Ranks<'world>,
-    allocator: &Allocator,
-) -> Result<Incoming<'world, E>, collectives::Error> {
-    let buffer = if shard.is_sharded {
-        ranks.collective.buffer(allocator, shard.len, ranks.deadline())?
-    } else {
-        allocator.zeros(shard.len)
-    };
-    Ok(Incoming::new(ranks.collective, buffer))
+impl<'world, E: Element> EngineWeights<'world, E> {
+    /// Allocates zeros, where weights are gathered in memory that the backend chooses.
+    fn new(
+        shard: &Shard,
+        windows: Option<Arc<WeightWindows>>,
+        dimensions: &Dimensions<'world>,
+        allocator: &Allocator,
+    ) -> Result<Self, collectives::Error> {
+        if let Some(windows) = windows {
+            return ShardedWeights::new(shard, windows, dimensions, allocator).map(Self::Sharded);
+        }
+        let owners = dimensions.owners;
+        let buffer = if shard.is_sharded() {
+            owners.collective.buffer(allocator, shard.len, owners.deadline())?
+        } else {
+            allocator.zeros(shard.len)
+        };
+        Ok(Self::Whole(Incoming::new(owners.collective, buffer)))
+    }
+
+    fn flat_len(&self) -> usize {
+        match self {
+            Self::Whole(weights) => weights.len(),
+            Self::Sharded(weights) => weights.flat_len(),
+        }
+    }
+
+    /// Returns a range of the weights that this rank stores; none of them may be in flight.
+    pub(super) fn stored(&self, range: Range<usize>) -> View<'_, E> {
+        match self {
+            Self::Whole(weights) => weights.get(range),
+            Self::Sharded(weights) => weights.stored(range),
+        }
+    }
+
+    /// Returns a range of the weights that this rank stores, to be written; none of them may be in
+    /// flight. Afterwards [`update_and_share`] has to share them.
+    pub(super) fn stored_mut(&mut self, range: Range<usize>) -> ViewMut<'_, E> {
+        match self {
+            Self::Whole(weights) => weights.get_mut(range),
+            Self::Sharded(weights) => weights.stored_mut(range),
+        }
+    }
+
+    /// Releases what was gathered of weights that are about to change.
+    pub(super) fn discard(&mut self) {
+        match self {
+            Self::Whole(_) => {}
+            Self::Sharded(weights) => weights.discard(),
+        }
+    }
+
+    fn begin(&mut self, reads: Reads) {
+        match self {
+            Self::Whole(_) => {}
+            Self::Sharded(weights) => weights.begin(reads),
+        }
+    }
+
+    fn segment(
+        &mut self,
+        range: &Range<usize>,
+        waits: &mut Waits<'_>,
+    ) -> Result<View<'_, E>, Error> {
+        match self {
+            Self::Whole(weights) => {
+                waits.wait(weights, range).map_err(exchange)?;
+                Ok(weights.get(range.clone()))
+            }
+            Self::Sharded(weights) => weights.segment(range, waits),
+        }
+    }
+
+    fn wait_for_all(&mut self, waits: &mut Waits<'_>) -> Result<(), collectives::Error> {
+        match self {
+            Self::Whole(weights) => {
+                let all = 0..weights.len();
+                waits.wait(weights, &all)
+            }
+            Self::Sharded(weights) => weights.wait_for_all(waits),
+        }
+    }
+
+    fn is_any_in_flight(&self) -> bool {
+        match self {
+            Self::Whole(weights) => weights.is_in_flight(&(0..weights.len())),
+            Self::Sharded(weights) => weights.is_any_in_flight(),
+        }
+    }
 }
 
-/// Runs `update` on each bucket of the flat weights, from the last to the first, the order in which
-/// forward needs them. Where ranks hold different parts, it starts the all-gather of a bucket as
-/// soon as the bucket is updated, and waits for none: the reader does.
+/// Returns a failure of weights or gradients on their way between ranks.
+pub(super) fn exchange(error: collectives::Error) -> Error {
+    Error::Exchange(Box::new(error))
+}
+
+/// Runs `update` on what this rank holds of each bucket of the weights, from the last bucket to the
+/// first, the order in which forward needs them. Where ranks hold different parts, it shares a
+/// bucket as soon as it is updated, and waits for none: the reader does.
 ///
 /// No gather reads a bucket that is written here. Every bucket has a segment that forward has
 /// waited for, so this rank's last gather of the bucket is complete; and then, as
@@ -122,15 +233,20 @@ fn gathered<'world, E: Element>(
 /// even if it is in shared memory. For the same reason no gather is in flight when backward starts
 /// reductions, so that at most as many operations are in flight as there are buckets, which is less
 /// than `OUTSTANDING_MAX`.
-pub(super) fn update_and_gather<E: Element>(
+pub(super) fn update_and_share<E: Element>(
     shard: &Shard,
-    weights: &mut Incoming<'_, E>,
+    weights: &mut EngineWeights<'_, E>,
     mut update: impl FnMut(&BucketShard, ViewMut<'_, E>) -> Outcome<()>,
 ) -> Outcome<()> {
-    for bucket in shard.buckets.iter().rev() {
-        update(bucket, weights.get_mut(bucket.range.clone()))?;
-        if shard.is_sharded {
-            weights.start(Operation::AllGather, bucket.range.clone())?;
+    weights.discard();
+    for (index, bucket) in shard.buckets.iter().enumerate().rev() {
+        update(bucket, weights.stored_mut(bucket.own_stored()))?;
+        match weights {
+            EngineWeights::Whole(weights) if shard.is_sharded() => {
+                weights.start(Operation::AllGather, bucket.range.clone())?;
+            }
+            EngineWeights::Whole(_) => {}
+            EngineWeights::Sharded(weights) => weights.share(index)?,
         }
     }
     Ok(())
@@ -141,9 +257,8 @@ pub(super) fn update_and_gather<E: Element>(
 #[derive(Debug)]
 pub(crate) struct ArrivingWeights<'step, 'world> {
     weights: &'step mut ModelWeights<'world>,
-    gathers: &'step mut CommunicationTally,
-    clock: &'step PhaseClock,
-    ranks: Ranks<'world>,
+    waits: Waits<'step>,
+    dimensions: Dimensions<'world>,
     /// True if the device may still wait for weights that were waited for here.
     is_unsettled: bool,
 }
@@ -151,42 +266,37 @@ pub(crate) struct ArrivingWeights<'step, 'world> {
 impl<'step, 'world> ArrivingWeights<'step, 'world> {
     pub(super) fn new(
         weights: &'step mut ModelWeights<'world>,
-        gathers: &'step mut CommunicationTally,
-        clock: &'step PhaseClock,
-        ranks: Ranks<'world>,
+        waits: Waits<'step>,
+        dimensions: Dimensions<'world>,
     ) -> Self {
-        Self { weights, gathers, clock, ranks, is_unsettled: false }
+        Self { weights, waits, dimensions, is_unsettled: false }
     }
 
-    /// Waits until no part of a range is in flight.
-    pub(super) fn wait(&mut self, range: &Range<usize>) -> Result<(), collectives::Error> {
-        if !self.weights.is_in_flight(range) {
-            return self.settle_if_all_were_waited_for();
-        }
-        self.is_unsettled = true;
-        let phase = self.clock.phase();
-        let wait_start = Instant::now();
-        self.clock.enter(Phase::CommExposed);
-        let report = |timing| self.gathers.add(timing, wait_start);
-        self.weights.wait(range, wait_start + self.ranks.timeout, report)?;
-        self.clock.enter(phase);
-        Ok(())
+    /// Begins a pass over the weights.
+    pub(super) fn begin(&mut self, reads: Reads) {
+        self.weights.begin(reads);
+    }
+
+    /// Waits until no weights are in flight, including those that a device waits for.
+    pub(super) fn synchronize(&mut self) -> Result<(), collectives::Error> {
+        self.weights.wait_for_all(&mut self.waits)?;
+        self.settle()
     }
 
     /// Settles once no weights are in flight. The host must not be ahead of a device by a whole
     /// step while a gather may hang: the work that it starts would block it without a deadline.
     fn settle_if_all_were_waited_for(&mut self) -> Result<(), collectives::Error> {
-        let is_any_in_flight = self.weights.is_in_flight(&(0..self.weights.len()));
-        if self.is_unsettled && !is_any_in_flight { self.settle() } else { Ok(()) }
+        if self.is_unsettled && !self.weights.is_any_in_flight() { self.settle() } else { Ok(()) }
     }
 
     /// Blocks until the device, if one computes, has all weights that were waited for.
     pub(super) fn settle(&mut self) -> Result<(), collectives::Error> {
-        let phase = self.clock.phase();
-        self.clock.enter(Phase::CommExposed);
-        let report = &mut |gather: Settled| self.gathers.add(gather.timing, gather.wait_start);
-        self.ranks.collective.settle(self.ranks.timeout, report)?;
-        self.clock.enter(phase);
+        let Waits { tally, clock, .. } = &mut self.waits;
+        let phase = clock.phase();
+        clock.enter(Phase::CommExposed);
+        let report = &mut |gather: Settled| tally.add(gather.timing, gather.wait_start);
+        self.dimensions.settle(report)?;
+        clock.enter(phase);
         self.is_unsettled = false;
         Ok(())
     }
@@ -194,23 +304,30 @@ impl<'step, 'world> ArrivingWeights<'step, 'world> {
 
 impl WeightSource for ArrivingWeights<'_, '_> {
     fn flat_len(&self) -> usize {
-        self.weights.len()
+        self.weights.flat_len()
     }
 
-    fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, models::Error> {
-        self.wait(range).map_err(|error| models::Error::Weights(Box::new(error)))?;
-        Ok(self.weights.get(range.clone()))
+    fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error> {
+        if self.weights.is_any_in_flight() {
+            self.is_unsettled = true;
+        } else {
+            self.settle_if_all_were_waited_for().map_err(exchange)?;
+        }
+        self.weights.segment(range, &mut self.waits)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
-    use collectives::{Collective, Threads};
+    use collectives::{Collective, Single, Threads};
 
     use super::*;
+    use crate::mesh::Mesh;
+    use crate::timing::communication::CommunicationTally;
+    use crate::timing::phase::PhaseClock;
 
     /// Starts to gather the last four of eight weights, of which each rank contributes two.
     fn gather(rank: &Threads) -> Incoming<'_, f32> {
@@ -234,14 +351,16 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(200));
                 gather(peer).wait(&(0..8), Instant::now() + timeout, |_| ()).unwrap();
             });
-            let weights = &mut ModelWeights::F32(gather(&group[0]));
+            let single = Single::new();
+            let weights = &mut ModelWeights::F32(EngineWeights::Whole(gather(&group[0])));
             let start = start; // if this closure panics, dropped before the weights, which wait
             let gathers = &mut CommunicationTally::default();
             let clock = &mut PhaseClock::new();
             clock.start_step();
             clock.enter(Phase::Forward);
-            let ranks = Ranks::new(&group[0], timeout);
-            let mut arriving = ArrivingWeights::new(weights, gathers, clock, ranks);
+            let waits = Waits { tally: gathers, clock, timeout };
+            let dimensions = Mesh::flat(&group[0], &single).dimensions(timeout);
+            let mut arriving = ArrivingWeights::new(weights, waits, dimensions);
             let Weights::F32(own) = arriving.segment(&(0..4)).unwrap() else { panic!("f32") };
             assert_eq!(own.host(), [1.0; 4], "not in flight");
             start.send(()).unwrap();

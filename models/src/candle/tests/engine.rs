@@ -2,6 +2,7 @@
 
 use device::{Allocator, ViewMut};
 
+use crate::Error;
 use crate::config::{Family, Llama, RopeScaling};
 use crate::init::init_weights;
 use crate::rng::{Purpose, Stream};
@@ -23,14 +24,15 @@ impl Flat {
 }
 
 impl StepSink for Flat {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error> {
         assert!(segment >= self.completed, "segment {segment} was complete");
-        (&mut self.values[self.segments[segment].clone()]).into()
+        Ok((&mut self.values[self.segments[segment].clone()]).into())
     }
 
-    fn complete(&mut self, segment: usize) {
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
         assert_eq!(segment, self.completed, "segments complete in order");
         self.completed += 1;
+        Ok(())
     }
 
     fn enter(&mut self, pass: Pass) {

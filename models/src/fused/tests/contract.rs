@@ -49,7 +49,7 @@ impl WeightSource for Recorded<'_> {
         let index = self.layout.segments().iter().position(|segment| segment.range == *range);
         self.requested.push(index.unwrap());
         if index == self.fails_at {
-            return Err(Error::Weights("they are lost".into()));
+            return Err(Error::Exchange("they are lost".into()));
         }
         Ok(Weights::from(&self.weights[range.clone()]))
     }
@@ -68,17 +68,18 @@ fn every_segment_is_requested_from_last_to_first_before_a_gradient_is_complete()
             Recorded { layout, weights: &weights, requested: Vec::new(), fails_at: None };
         let mut sink = Flat::<f32>::new(&config);
         let loss = model.train_on_host(&mut source, batch, 1.0, Sums::Write, &mut sink).unwrap();
+        let uses = source.layout.uses();
         assert!(source.requested[..segments].iter().copied().eq((0..segments).rev()));
+        assert_eq!(source.requested, [&uses.forward[..], &uses.backward].concat());
         source.requested.clear();
         let evaluated = model.evaluate(&mut source, batch).unwrap();
         assert_eq!(evaluated.to_bits(), loss.to_bits());
-        source.requested.dedup();
-        assert!(source.requested[..segments].iter().copied().eq((0..segments).rev()));
+        assert_eq!(source.requested, uses.forward);
         for lost in 0..segments {
             source.fails_at = Some(lost);
             let mut sink = Flat::<f32>::new(&config);
             let failed = model.train_on_host(&mut source, batch, 1.0, Sums::Write, &mut sink);
-            assert!(matches!(failed, Err(Error::Weights(_))), "segment {lost}");
+            assert!(matches!(failed, Err(Error::Exchange(_))), "segment {lost}");
             assert!(!sink.events.iter().any(|event| matches!(event, Event::Complete(_))));
             assert!(model.evaluate(&mut source, batch).is_err(), "segment {lost}");
         }

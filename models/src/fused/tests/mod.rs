@@ -9,6 +9,7 @@ mod options;
 use device::{Allocator, ViewMut};
 
 use super::{Fused, Options};
+use crate::Error;
 use crate::config::{Family, Llama, RopeScaling};
 use crate::layout::Init;
 use crate::network::Sink;
@@ -94,13 +95,14 @@ impl<T: Float> Flat<T> {
 }
 
 impl<T: Float> Sink<T> for Flat<T> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, T> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, T>, Error> {
         assert!(!self.events.contains(&Event::Complete(segment)), "segment {segment} is complete");
-        (&mut self.gradients[self.layout.segments()[segment].range.clone()]).into()
+        Ok((&mut self.gradients[self.layout.segments()[segment].range.clone()]).into())
     }
 
-    fn complete(&mut self, segment: usize) {
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
         self.events.push(Event::Complete(segment));
+        Ok(())
     }
 
     fn enter(&mut self, pass: Pass) {
@@ -109,12 +111,12 @@ impl<T: Float> Sink<T> for Flat<T> {
 }
 
 impl StepSink for Flat<f32> {
-    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+    fn gradient(&mut self, segment: usize) -> Result<ViewMut<'_, f32>, Error> {
         Sink::gradient(self, segment)
     }
 
-    fn complete(&mut self, segment: usize) {
-        Sink::complete(self, segment);
+    fn complete(&mut self, segment: usize) -> Result<(), Error> {
+        Sink::complete(self, segment)
     }
 
     fn enter(&mut self, pass: Pass) {

@@ -130,6 +130,22 @@ fn narrowing_rounds_and_copying_copies() {
 }
 
 #[test]
+fn gradients_are_added_and_cleared() {
+    for len in LENGTHS {
+        let [exact, found] = on_both(|device, ops| {
+            let mut sums = upload(device, &numbers(len, 11));
+            let x = upload(device, &numbers(len, 12));
+            ops.add_gradients(sums.view_mut(), x.view()).unwrap();
+            let added = download(device, &sums);
+            ops.clear_gradients(sums.view_mut()).unwrap();
+            (added, download(device, &sums))
+        });
+        assert_eq!(found, exact, "{len} elements");
+        assert_eq!(found.1, vec![0.0; len]);
+    }
+}
+
+#[test]
 fn squares_are_added_and_clearing_forgets_them() {
     for len in LENGTHS {
         let [exact, found] = on_both(|device, ops| {
@@ -187,7 +203,11 @@ fn the_first_element_that_is_not_finite_is_found() {
                 }
                 let x = upload(device, &numbers);
                 let mut first = upload(device, &[0_u64]);
-                ops.first_non_finite(first.view_mut(), x.view()).unwrap();
+                ops.clear_search(first.view_mut()).unwrap();
+                let finite = upload(device, &[1.0]);
+                for x in [&x, &finite] {
+                    ops.first_non_finite(first.view_mut(), x.view()).unwrap();
+                }
                 let mut sum = device.allocator().zeros(1);
                 ops.add_squares(sum.view_mut(), x.view()).unwrap();
                 assert_eq!(download(device, &sum)[0].is_finite(), place.is_none());

@@ -9,7 +9,7 @@ use half::bf16;
 use super::{ALL_FINITE, AdamWViews, Decays, StepOps, UpdatedViews};
 use crate::layout::ALIGN;
 use crate::ops::adamw::{self, AdamW};
-use crate::ops::{gradient_norm, update_norm};
+use crate::ops::{gradient_norm, gradient_sum, update_norm};
 
 /// The host, which needs no preparation.
 #[derive(Debug)]
@@ -43,6 +43,16 @@ impl StepOps for Host {
 
     fn clear_search(&self, first: ViewMut<'_, u64>) -> Result<(), Error> {
         first.host().fill(ALL_FINITE);
+        Ok(())
+    }
+
+    fn clear_gradients(&self, gradients: ViewMut<'_, f32>) -> Result<(), Error> {
+        crate::ops::clear(gradients.host());
+        Ok(())
+    }
+
+    fn add_gradients(&self, sums: ViewMut<'_, f32>, x: View<'_, f32>) -> Result<(), Error> {
+        gradient_sum::add(sums.host(), x.host());
         Ok(())
     }
 
@@ -107,7 +117,8 @@ impl StepOps for Host {
         } else {
             gradient_norm::first_non_finite(x)
         };
-        first.host()[0] = found.map_or(ALL_FINITE, |index| index as u64);
+        let first = &mut first.host()[0];
+        *first = found.map_or(*first, |index| (*first).min(index as u64));
         Ok(())
     }
 }

@@ -25,6 +25,7 @@ pub(super) struct OnCuda {
     narrow: Kernel,
     squares_partials: Kernel,
     squares_sum: Kernel,
+    add_gradients: Kernel,
     first_non_finite: Kernel,
     update_partials: Kernel,
     /// Partial sums of the squares of weights and of an update, or of one sum alone.
@@ -36,6 +37,7 @@ impl OnCuda {
     pub(super) fn new(device: &Cuda) -> Result<Self, Error> {
         let adamw = kernels::load(device, &kernels::ADAMW, Format::None)?;
         let norm = kernels::load(device, &kernels::GRADIENT_NORM, Format::None)?;
+        let sum = kernels::load(device, &kernels::GRADIENT_SUM, Format::None)?;
         let update_norm = kernels::load(device, &kernels::UPDATE_NORM, Format::None)?;
         let allocator = Allocator::cuda(device);
         let partials = allocator.zeros(2 * PARTS);
@@ -45,6 +47,7 @@ impl OnCuda {
             narrow: adamw.kernel("narrow")?,
             squares_partials: norm.kernel("squares_partials")?,
             squares_sum: norm.kernel("squares_sum")?,
+            add_gradients: sum.kernel("add_gradients")?,
             first_non_finite: norm.kernel("first_non_finite")?,
             update_partials: update_norm.kernel("update_partials")?,
             partials,
@@ -76,6 +79,21 @@ impl StepOps for OnCuda {
     fn clear_search(&self, first: ViewMut<'_, u64>) -> Result<(), Error> {
         debug_assert_eq!(ALL_FINITE, u64::MAX, "all bits one");
         self.device.fill(first, 0xff)
+    }
+
+    fn clear_gradients(&self, gradients: ViewMut<'_, f32>) -> Result<(), Error> {
+        self.device.clear(gradients)
+    }
+
+    fn add_gradients(&self, mut sums: ViewMut<'_, f32>, x: View<'_, f32>) -> Result<(), Error> {
+        assert_eq!(sums.len(), x.len(), "a sum for each element");
+        let elements = x.len();
+        if elements == 0 {
+            return Ok(());
+        }
+        let launch = self.add_gradients.launch(self.grid(elements)).updates(&mut sums).reads(x);
+        // SAFETY: add_gradients(sums, x, elements), which strides over the elements.
+        unsafe { launch.long(elements).run() }
     }
 
     fn copy(&self, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), Error> {
@@ -172,7 +190,6 @@ impl StepOps for OnCuda {
     }
 
     fn first_non_finite(&self, mut first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error> {
-        self.clear_search(first.reborrow())?;
         let elements = x.len();
         let launch = self.first_non_finite.launch(self.grid(elements));
         // SAFETY: first_non_finite(first, x, elements), which strides over the elements.

@@ -67,6 +67,12 @@ pub trait StepOps: Debug + Send {
     /// Sets all elements to [`ALL_FINITE`].
     fn clear_search(&self, first: ViewMut<'_, u64>) -> Result<(), Error>;
 
+    /// Sets gradients to zero.
+    fn clear_gradients(&self, gradients: ViewMut<'_, f32>) -> Result<(), Error>;
+
+    /// Adds gradients to their sums.
+    fn add_gradients(&self, sums: ViewMut<'_, f32>, x: View<'_, f32>) -> Result<(), Error>;
+
     /// Copies all elements.
     fn copy(&self, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), Error>;
 
@@ -89,7 +95,8 @@ pub trait StepOps: Debug + Send {
         adamw: &AdamW,
     ) -> Result<(), Error>;
 
-    /// Writes the index of the first element that is infinite or not a number, or [`ALL_FINITE`].
+    /// Lowers an index to that of the first element that is infinite or not a number, if there is
+    /// one.
     fn first_non_finite(&self, first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error>;
 }
 

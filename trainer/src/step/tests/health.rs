@@ -5,7 +5,7 @@ use super::*;
 /// Returns all master weights, flat.
 fn weights(trainer: &mut Trainer<'_>) -> Vec<f32> {
     let (_, weights) = trainer.all_weights().unwrap();
-    weights.into_owned()
+    weights
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {

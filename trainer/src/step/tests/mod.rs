@@ -10,18 +10,17 @@ use std::sync::{Arc, Mutex};
 
 use collectives::{Collective, Operation, Single, Threads};
 use device::{Allocator, Device};
-use models::Weights;
 
 use gate::{Gate, GateOpener};
 use watched::Watched;
 
 use super::build::engine;
 use super::frozen::Lent;
-use super::shard::Shard;
+use super::shard::{Owner, Shard};
 use super::weights::ModelWeights;
 use super::*;
 use crate::checkpoints::state_map;
-use crate::config::Config;
+use crate::config::{Config, Sharded};
 use crate::data::Source;
 use crate::mesh::{Mesh, MeshShape, Placed};
 use record::ExitCode;
@@ -51,7 +50,7 @@ fn source(config: &Config) -> Source {
 
 fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {
     let source = source(config);
-    let mesh = Mesh::flat(collective);
+    let mesh = Mesh::flat(collective, Box::leak(Box::new(Single::new())));
     Trainer::new(config, &source, &Device::Host, mesh, Injector::default()).unwrap()
 }
 
@@ -77,12 +76,16 @@ fn train(config: &Config, collective: &dyn Collective) -> Trained {
 fn trained_steps(config: &Config, trainer: &mut Trainer<'_>, world: usize) -> Trained {
     let steps: Vec<_> = (0..3).map(|_| step_bits(trainer)).collect();
     assert!(steps.iter().all(|[_, norm]| f64::from_bits(*norm) > 1e-3), "gradients are not zero");
+    let layout = &trainer.state.layout;
     let owners = if config.shards_optimizer() { world } else { 1 };
     assert_eq!(trainer.state.exp_avg.len(), trainer.state.layout.len() / owners);
     assert_eq!(trainer.state.exp_avg_sq.len(), trainer.state.layout.len() / owners);
     if let ModelWeights::Bf16 { master, .. } = &trainer.state.weights {
-        assert_eq!(master.len(), trainer.state.layout.len() / owners);
+        assert_eq!(master.len(), layout.len() / owners);
     }
+    let shape = MeshShape::of(&config.settings.parallel, world).unwrap();
+    let shards = if config.shards_weights() { shape.shard } else { 1 };
+    assert_eq!(trainer.state.shard.stored, layout.len() / shards);
     let (layout, weights) = trainer.all_weights().unwrap();
     Trained { steps, weights: weights_digest(layout, &weights) }
 }
@@ -125,41 +128,73 @@ fn sharding_and_overlap_do_not_change_a_bit() {
 fn train_on(config: &Config, world: &dyn Collective) -> Trained {
     let shape = MeshShape::of(&config.settings.parallel, world.world()).unwrap();
     let placed = Placed::new(shape, &vec![0; world.world()]);
-    let owners = placed.owners(world).unwrap();
-    let mesh = Mesh { world, owners: &*owners };
+    let groups = placed.open(world).unwrap();
+    let single = Single::new();
+    let mesh = if shape.is_grid() {
+        Mesh::of_groups(shape, world, &groups)
+    } else {
+        Mesh::line(shape, world, &single)
+    };
     let source = source(config);
     let trained = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
     trained_steps(config, &mut trained.unwrap(), world.world())
 }
 
+/// Checks that steps agree within a relative error.
+fn assert_close(found: &Trained, expected: &Trained, tolerance: f64, case: &str) {
+    for (found, expected) in found.steps.iter().zip(&expected.steps) {
+        for (found, expected) in found.iter().zip(expected) {
+            let [found, expected] = [*found, *expected].map(f64::from_bits);
+            let error = (found / expected - 1.0).abs();
+            assert!(error < tolerance, "{case}: {found}, expected {expected}");
+        }
+    }
+}
+
 #[test]
 fn every_division_of_ranks_trains_alike() {
-    /// As many as eight ranks can divide.
-    const MORE: &str = "batch.global_sequences=16";
-    for compute in ["f32", "bf16"] {
-        let format = format!("precision.compute={compute}");
-        let alone = train(&config("llama-smoke", &[&format, MORE]), &Single::new());
-        for [data, shard] in [[1, 4], [2, 2], [4, 1], [2, 4], [4, 2]] {
-            let ranks = data * shard;
-            let run = |is_sharded: bool| {
-                let [data, shard] = [("data", data), ("shard", shard)]
-                    .map(|(key, n)| format!("parallel.{key}={n}"));
-                let extra = [&format, &data, &shard, sharding(is_sharded), MORE];
-                let config = config("llama-smoke", &extra);
-                on_ranks(ranks, |rank| train_on(&config, rank))
-            };
-            let [whole, sharded] = [run(false), run(true)];
-            let case = format!("{compute}, {data} x {shard}");
-            assert_eq!(whole, sharded, "{case}");
-            assert!(whole.iter().all(|rank| *rank == whole[0]), "{case}: all ranks agree");
-            for (found, expected) in whole[0].steps.iter().zip(&alone.steps) {
-                for (found, expected) in found.iter().zip(expected) {
-                    let [found, expected] = [*found, *expected].map(f64::from_bits);
-                    let tolerance = if compute == "f32" { 1e-5 } else { 5e-3 };
-                    let error = (found / expected - 1.0).abs();
-                    assert!(error < tolerance, "{case}: {found}, alone {expected}");
-                }
+    for workload in ["smoke", "llama-smoke"] {
+        for compute in ["f32", "bf16"] {
+            for accumulation in [1, 3] {
+                divisions_train_alike(workload, compute, accumulation);
             }
+        }
+    }
+}
+
+fn divisions_train_alike(workload: &str, compute: &str, accumulation: usize) {
+    const RANKS: usize = 4;
+    let format = format!("precision.compute={compute}");
+    let sequences = format!("batch.global_sequences={}", RANKS * accumulation);
+    let tolerance = if compute == "f32" { 1e-5 } else { 5e-3 };
+    let settings = [&format[..], &sequences, "batch.micro_sequences=1"];
+    let alone = train(&config(workload, &settings), &Single::new());
+    for [data, shard] in [[1, 4], [2, 2], [4, 1]] {
+        let run = |sharded: &str, settings: &[&str]| {
+            let division = [format!("parallel.data={data}"), format!("parallel.shard={shard}")];
+            let sharded = format!("parallel.sharded={sharded}");
+            let division = division.iter().chain([&sharded]).map(String::as_str);
+            let all: Vec<&str> = division.chain(settings.iter().copied()).collect();
+            let ranks = on_ranks(RANKS, |rank| train_on(&config(workload, &all), rank));
+            assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{all:?}: ranks agree");
+            ranks.into_iter().next().unwrap()
+        };
+        let case = format!("{workload}, {compute}, {data} x {shard}, {accumulation} micro-batches");
+        let whole = run("none", &settings);
+        assert_close(&whole, &alone, tolerance, &case);
+        assert_eq!(run("optimizer", &settings), whole, "{case}: sharded optimizer");
+        let gradients = run("gradients", &settings);
+        if accumulation == 1 {
+            assert_eq!(gradients, whole, "{case}: sharded gradients");
+        } else {
+            assert_close(&gradients, &whole, tolerance, &case);
+        }
+        assert_eq!(run("weights", &settings), gradients, "{case}: sharded weights");
+        for other in
+            ["collectives.overlap=false", "parallel.gather_ahead=3", "parallel.reshard=false"]
+        {
+            let settings = [&settings[..], &[other]].concat();
+            assert_eq!(run("weights", &settings), gradients, "{case}: {other}");
         }
     }
 }
@@ -171,14 +206,16 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
     let named = group.iter().map(|rank| {
         let mut trainer = trainer(&config, rank);
         let owned = trainer.state.shard.pieces().nth(3).unwrap().clone();
-        trainer.gradients.flat_mut().host()[owned.flat.start + 5] = f32::INFINITY;
+        trainer.gradients.windows_mut().host()[owned.flat.start + 5] = f32::INFINITY;
         trainer.scalars.clear(&*trainer.ops).unwrap();
         let vote = trainer.vote(Requests::default).unwrap();
         assert!(!vote.squares.is_finite());
         assert_eq!(vote.reduced_non_finite, Some(owned.tensor));
         // The other rank does not own the element.
         let (_, plan) = placed_layout(&config, 2);
-        trainer.state.shard = Shard::new(&trainer.state.layout, &plan, 1 - rank.rank(), 2, true);
+        let other = Owner { rank: 1 - rank.rank(), world: 2, replicas: 1 };
+        let layout = &trainer.state.layout;
+        trainer.state.shard = Shard::new(layout, &plan, other, Sharded::Optimizer);
         trainer.scalars.clear(&*trainer.ops).unwrap();
         let vote = trainer.vote(Requests::default).unwrap();
         assert!(vote.squares.is_finite());
@@ -209,10 +246,11 @@ fn restored_weights_are_gathered_before_they_are_used() {
             trainer.resume_from(Progress::default()).unwrap();
             for tensor in trainer.state.layout.tensors() {
                 let range = tensor.range.clone();
-                let shared: Vec<f32> = match trainer.state.weights.get(range.clone()) {
-                    Weights::F32(weights) => weights.host().to_vec(),
-                    Weights::Bf16(weights) => {
-                        weights.host().iter().map(|weight| weight.to_f32()).collect()
+                let shared: Vec<f32> = match &trainer.state.weights {
+                    ModelWeights::F32(weights) => weights.stored(range.clone()).host().to_vec(),
+                    ModelWeights::Bf16 { working, .. } => {
+                        let weights = working.stored(range.clone()).host();
+                        weights.iter().map(|weight| weight.to_f32()).collect()
                     }
                 };
                 assert!(shared.into_iter().eq(range.map(number)), "{}, {compute}", tensor.name);
@@ -231,12 +269,10 @@ fn gathers_count_in_the_step_that_waits_for_them() {
         for steps in on_ranks(2, |rank| {
             let mut trainer = trainer(&config, rank);
             trainer.resume_from(Progress::default()).unwrap();
-            assert!(!trainer.state.weights.is_in_flight(&(0..trainer.state.shard.len)));
+            assert!(!trainer.state.weights.is_any_in_flight());
             let step = |_| {
                 let stepped = trainer.step(Requests::default).unwrap();
-                let is_in_flight =
-                    trainer.state.weights.is_in_flight(&(0..trainer.state.shard.len));
-                (stepped.communication.bytes, is_in_flight)
+                (stepped.communication.bytes, trainer.state.weights.is_any_in_flight())
             };
             (0..3).map(step).collect::<Vec<_>>()
         }) {

@@ -1,0 +1,205 @@
+//! Weights of which each rank stores a shard: a bucket is gathered into a window ahead of its use,
+//! and released after it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use collectives::{Element, Incoming, Operation};
+use device::{Allocator, Device, View, ViewMut};
+use models::{Error, memory};
+
+use super::shard::{BucketShard, Shard};
+use super::waits::Waits;
+use super::weights::exchange;
+use super::windows::{Use, WeightWindows};
+use crate::mesh::Dimensions;
+
+/// Pass over the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// Forward and backward of a micro-batch, which another one `follows` before the update or not.
+    MicroBatch { follows: bool },
+    /// Forward alone.
+    Evaluation,
+}
+
+/// Weights in one format.
+#[derive(Debug)]
+pub(crate) struct ShardedWeights<'world, E: Element> {
+    device: Device,
+    /// This rank's shard of every bucket, gathered among its replicas after the update.
+    shards: Incoming<'world, E>,
+    has_replicas: bool,
+    /// Windows, gathered in the shard group.
+    windows: Incoming<'world, E>,
+    plan: Arc<WeightWindows>,
+    buckets: Vec<Placed>,
+    /// The window of each bucket that is gathered.
+    resident: Vec<Option<Range<usize>>>,
+    reads: Reads,
+    /// Position of the current use in the plan.
+    position: Option<usize>,
+}
+
+/// Ranges of one bucket.
+#[derive(Debug)]
+struct Placed {
+    /// In the flat weights.
+    flat: Range<usize>,
+    /// Of this rank's shard, in the bucket.
+    offsets: Range<usize>,
+    /// Of this rank's shard, in the stored weights.
+    stored: Range<usize>,
+}
+
+impl<'world, E: Element> ShardedWeights<'world, E> {
+    /// Allocates zeros.
+    pub(super) fn new(
+        shard: &Shard,
+        plan: Arc<WeightWindows>,
+        dimensions: &Dimensions<'world>,
+        stored: &Allocator,
+    ) -> Result<Self, collectives::Error> {
+        let Dimensions { shard: shard_group, data, .. } = dimensions;
+        let deadline = shard_group.deadline();
+        let shards = data.collective.buffer(stored, shard.stored, deadline)?;
+        let allocator = stored.for_purpose(memory::WEIGHT_WINDOWS);
+        let windows = shard_group.collective.buffer(&allocator, plan.len, deadline)?;
+        let placed = |bucket: &BucketShard| Placed {
+            flat: bucket.range.clone(),
+            offsets: bucket.shard_offsets(),
+            stored: bucket.stored.clone(),
+        };
+        Ok(Self {
+            device: stored.device(),
+            shards: Incoming::new(data.collective, shards),
+            has_replicas: shard.owner.replicas > 1,
+            windows: Incoming::new(shard_group.collective, windows),
+            plan,
+            resident: vec![None; shard.buckets.len()],
+            buckets: shard.buckets.iter().map(placed).collect(),
+            reads: Reads::Evaluation,
+            position: None,
+        })
+    }
+
+    /// Returns the length of the flat weights.
+    pub(super) fn flat_len(&self) -> usize {
+        self.buckets.last().map_or(0, |bucket| bucket.flat.end)
+    }
+
+    /// Returns a range of the stored weights.
+    pub(super) fn stored(&self, range: Range<usize>) -> View<'_, E> {
+        self.shards.get(range)
+    }
+
+    /// Returns a range of the stored weights, to be written: call [`Self::discard`] before.
+    pub(super) fn stored_mut(&mut self, range: Range<usize>) -> ViewMut<'_, E> {
+        self.shards.get_mut(range)
+    }
+
+    /// Returns whether any weights are in flight.
+    pub(super) fn is_any_in_flight(&self) -> bool {
+        let all = |weights: &Incoming<'_, E>| weights.is_in_flight(&(0..weights.len()));
+        all(&self.shards) || all(&self.windows)
+    }
+
+    /// Waits until no weights are in flight.
+    pub(super) fn wait_for_all(&mut self, waits: &mut Waits<'_>) -> Result<(), collectives::Error> {
+        let Self { shards, windows, .. } = self;
+        waits.wait(shards, &(0..shards.len()))?;
+        waits.wait(windows, &(0..windows.len()))
+    }
+
+    /// Releases all windows, because stored weights are about to change. No weights may be in
+    /// flight.
+    pub(super) fn discard(&mut self) {
+        self.resident.fill(None);
+        self.position = None;
+    }
+
+    /// Shares this rank's part of a bucket, which it has updated, with its replicas; where there
+    /// are none, starts to gather the bucket if it is among the first that are read.
+    pub(super) fn share(&mut self, bucket: usize) -> Result<(), Error> {
+        if self.has_replicas {
+            let stored = self.buckets[bucket].stored.clone();
+            return self.shards.start(Operation::AllGather, stored).map_err(exchange);
+        }
+        let plan = Arc::clone(&self.plan);
+        let mut first = plan.resident(0, plan.forward, false);
+        match first.find(|first| first.bucket == bucket) {
+            Some(first) => self.gather(first),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins a pass.
+    pub(super) fn begin(&mut self, reads: Reads) {
+        self.reads = reads;
+        self.position = None;
+    }
+
+    /// Returns the weights of one segment, given by its flat range, once they are gathered.
+    ///
+    /// # Panics
+    /// Panics if the segment is not the next in the order of uses.
+    pub(super) fn segment(
+        &mut self,
+        range: &Range<usize>,
+        waits: &mut Waits<'_>,
+    ) -> Result<View<'_, E>, Error> {
+        let bucket = self.buckets.partition_point(|bucket| bucket.flat.end <= range.start);
+        let plan = Arc::clone(&self.plan);
+        let is_current = |position: usize| plan.uses[position].bucket == bucket;
+        let position = match self.position.filter(|&position| is_current(position)) {
+            Some(position) => position,
+            None => self.advance(bucket, waits)?,
+        };
+        let window = plan.uses[position].window.clone();
+        waits.wait(&mut self.windows, &window).map_err(exchange)?;
+        let start = window.start + range.start - self.buckets[bucket].flat.start;
+        Ok(self.windows.get(start..start + range.len()))
+    }
+
+    /// Proceeds to the next use: releases windows, and starts to gather what comes next.
+    fn advance(&mut self, bucket: usize, waits: &mut Waits<'_>) -> Result<usize, Error> {
+        let plan = Arc::clone(&self.plan);
+        let position = self.position.map_or(0, |position| position + 1);
+        let (end, follows) = match self.reads {
+            Reads::MicroBatch { follows } => (plan.uses.len(), follows),
+            Reads::Evaluation => (plan.forward, false),
+        };
+        let expected = plan.uses[..end].get(position).map(|expected| expected.bucket);
+        assert_eq!(expected, Some(bucket), "buckets are read in the order of their uses");
+        self.position = Some(position);
+        let resident = || plan.resident(position, end, follows);
+        for (bucket, window) in self.resident.iter_mut().enumerate() {
+            let Some(range) = window.clone() else { continue };
+            let is_kept = |kept: &Use| kept.bucket == bucket && kept.window == range;
+            if plan.releases && !resident().any(is_kept) {
+                waits.wait(&mut self.windows, &range).map_err(exchange)?;
+                *window = None;
+            }
+        }
+        for next in resident() {
+            if self.resident[next.bucket].is_none() {
+                let stored = &self.buckets[next.bucket].stored;
+                waits.wait(&mut self.shards, stored).map_err(exchange)?;
+                self.gather(next)?;
+            }
+        }
+        Ok(position)
+    }
+
+    /// Starts to gather a bucket into its window, from shards that are not in flight.
+    fn gather(&mut self, next: &Use) -> Result<(), Error> {
+        let Self { device, shards, windows, buckets, resident, .. } = self;
+        let Placed { offsets, stored, .. } = &buckets[next.bucket];
+        let start = next.window.start;
+        let own = windows.get_mut(start + offsets.start..start + offsets.end);
+        device.copy(own, shards.get(stored.clone()))?;
+        windows.start(Operation::AllGather, next.window.clone()).map_err(exchange)?;
+        resident[next.bucket] = Some(next.window.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! Windows of one buffer that buckets take in turn, so that a rank never holds all weights or all
+//! gradients.
+//!
+//! The order of uses is the same in every micro-batch, so the windows are placed once: time is a
+//! circle of slots, a bucket needs memory in some of them, and buckets without a common slot may
+//! have the same memory.
+
+use std::ops::Range;
+
+use collectives::BucketPlan;
+use models::{Layout, Uses};
+
+use crate::config::Sharded;
+
+/// Need for memory in some slots of a circle.
+#[derive(Debug, Clone)]
+struct Need {
+    len: usize,
+    slots: Vec<bool>,
+}
+
+impl Need {
+    fn new(len: usize, slots: usize) -> Self {
+        Self { len, slots: vec![false; slots] }
+    }
+
+    /// Adds the slots of a range, which may reach over the end of the circle.
+    fn add(&mut self, slots: Range<usize>) {
+        let circle = self.slots.len();
+        slots.for_each(|slot| self.slots[slot % circle] = true);
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.slots.iter().zip(&other.slots).any(|(own, other)| *own && *other)
+    }
+}
+
+/// Gives each need the first range that is free in all of its slots.
+fn place(needs: &[Need]) -> Vec<Range<usize>> {
+    let mut placed: Vec<Range<usize>> = Vec::new();
+    for need in needs {
+        let others = needs.iter().zip(&placed).filter(|(other, _)| other.meets(need));
+        let mut taken: Vec<_> = others.map(|(_, range)| range.clone()).collect();
+        taken.sort_by_key(|range| range.start);
+        let after = |start: usize, range: &Range<usize>| {
+            if start + need.len <= range.start { start } else { start.max(range.end) }
+        };
+        let start = taken.iter().fold(0, after);
+        placed.push(start..start + need.len);
+    }
+    placed
+}
+
+/// Returns the end of the last range.
+fn end(ranges: &[Range<usize>]) -> usize {
+    ranges.iter().map(|range| range.end).max().unwrap_or(0)
+}
+
+/// Read of a bucket's weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Use {
+    pub(super) bucket: usize,
+    /// Elements of the windows' buffer.
+    pub(super) window: Range<usize>,
+}
+
+/// Windows of the weights of one micro-batch, in the order of reads. A bucket is gathered while the
+/// ones before it are read, and released when the next one is read.
+#[derive(Debug, Clone)]
+pub(crate) struct WeightWindows {
+    pub(super) uses: Vec<Use>,
+    /// Number of uses in forward, which is all of an evaluation.
+    pub(super) forward: usize,
+    /// Buckets that are gathered ahead of the one that is read.
+    pub(super) ahead: usize,
+    /// True if windows are released after use; otherwise each bucket has its own.
+    pub(super) releases: bool,
+    /// Elements of all windows.
+    pub(super) len: usize,
+}
+
+impl WeightWindows {
+    /// Places windows for the buckets of a layout's uses.
+    pub(super) fn new(uses: &Uses, plan: &BucketPlan, ahead: usize, releases: bool) -> Self {
+        let bucket_of = |segment: &usize| {
+            plan.buckets.iter().position(|bucket| bucket.segments.contains(segment))
+        };
+        let mut buckets: Vec<usize> = uses.forward.iter().filter_map(bucket_of).collect();
+        buckets.dedup();
+        let forward = buckets.len();
+        buckets.extend(uses.backward.iter().filter_map(bucket_of));
+        buckets.dedup();
+        let windows = if releases {
+            windows_in_turn(&buckets, plan, ahead)
+        } else {
+            buckets.iter().map(|&bucket| plan.buckets[bucket].range.clone()).collect()
+        };
+        let len = end(&windows);
+        let of_window = |(bucket, window)| Use { bucket, window };
+        let uses = buckets.into_iter().zip(windows).map(of_window).collect();
+        Self { uses, forward, ahead, releases, len }
+    }
+
+    /// Returns the uses that are resident while `position` is read, in a micro-batch that another
+    /// one follows or not.
+    pub(super) fn resident(&self, position: usize, end: usize, follows: bool) -> Resident<'_> {
+        Resident { plan: self, next: position, end, rest: self.ahead + 1, follows }
+    }
+}
+
+/// Uses that are resident at the same time, in order.
+#[derive(Debug)]
+pub(super) struct Resident<'a> {
+    plan: &'a WeightWindows,
+    next: usize,
+    end: usize,
+    rest: usize,
+    follows: bool,
+}
+
+impl<'a> Iterator for Resident<'a> {
+    type Item = &'a Use;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next == self.end && self.follows {
+            self.next = 0;
+            self.follows = false;
+        }
+        if self.rest == 0 || self.next == self.end {
+            return None;
+        }
+        self.rest -= 1;
+        self.next += 1;
+        self.plan.uses.get(self.next - 1)
+    }
+}
+
+/// Returns the windows of buckets that are read in this order, again and again. A slot is the time
+/// in which one of them is read. A bucket that is read again before its window would be released
+/// and gathered anew keeps it.
+fn windows_in_turn(buckets: &[usize], plan: &BucketPlan, ahead: usize) -> Vec<Range<usize>> {
+    let slots = buckets.len();
+    let mut needs: Vec<Need> = Vec::new();
+    // The need that each use is of.
+    let mut need_of: Vec<usize> = Vec::new();
+    for (position, bucket) in buckets.iter().enumerate() {
+        let earlier = buckets[..position].iter().rposition(|other| other == bucket);
+        let kept = earlier.filter(|earlier| position - earlier <= ahead + 1);
+        let need = kept.map_or(needs.len(), |earlier| need_of[earlier]);
+        if need == needs.len() {
+            needs.push(Need::new(plan.buckets[*bucket].range.len(), slots));
+        }
+        needs[need].add(position + slots - ahead.min(slots - 1)..position + slots + 1);
+        need_of.push(need);
+    }
+    for (position, bucket) in buckets.iter().enumerate() {
+        let last = buckets.iter().rposition(|other| other == bucket).unwrap_or(position);
+        let first = buckets.iter().position(|other| other == bucket).unwrap_or(position);
+        let is_kept = first + slots - last <= ahead + 1;
+        if position == last && is_kept && need_of[first] != need_of[last] {
+            let (kept, joined) = (need_of[first], need_of[last]);
+            let joined_slots = std::mem::take(&mut needs[joined].slots);
+            for (slot, is_needed) in joined_slots.iter().enumerate() {
+                needs[kept].slots[slot] |= is_needed;
+            }
+            need_of.iter_mut().filter(|need| **need == joined).for_each(|need| *need = kept);
+        }
+    }
+    let placed = place(&needs);
+    need_of.into_iter().map(|need| placed[need].clone()).collect()
+}
+
+/// Windows of the gradients of each bucket.
+#[derive(Debug, Clone)]
+pub(super) struct GradientWindows {
+    /// Elements of the windows' buffer, for each bucket.
+    pub(super) ranges: Vec<Range<usize>>,
+    /// Elements of all windows.
+    pub(super) len: usize,
+    /// True if buckets take windows in turn; otherwise each has its own, at its flat position.
+    pub(super) are_shared: bool,
+}
+
+impl GradientWindows {
+    /// Places the windows of buckets as the gradients are sharded.
+    pub(super) fn of(sharded: Sharded, layout: &Layout, plan: &BucketPlan) -> Self {
+        if sharded >= Sharded::Gradients { Self::in_turn(layout, plan) } else { Self::whole(plan) }
+    }
+
+    /// Gives each bucket a window of its own.
+    fn whole(plan: &BucketPlan) -> Self {
+        let ranges = plan.buckets.iter().map(|bucket| bucket.range.clone()).collect();
+        Self { ranges, len: plan.len, are_shared: false }
+    }
+
+    /// Places windows that are written while the one before is reduced. A slot is the time in which
+    /// one bucket becomes complete; the one with the head's matrix is written from the first on.
+    fn in_turn(layout: &Layout, plan: &BucketPlan) -> Self {
+        let slots = plan.buckets.len();
+        let need = |(index, bucket): (usize, &collectives::Bucket)| {
+            let has_head = bucket.segments.contains(&layout.head_segment());
+            let opened = if has_head { 0 } else { index };
+            let mut need = Need::new(bucket.range.len(), slots);
+            need.add(opened..index + 2);
+            need
+        };
+        let needs: Vec<Need> = plan.buckets.iter().enumerate().map(need).collect();
+        let ranges = place(&needs);
+        Self { len: end(&ranges), ranges, are_shared: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::step::placed_layout;
+
+    const AHEAD: [usize; 4] = [0, 1, 2, 100];
+
+    fn layouts() -> impl Iterator<Item = (Layout, BucketPlan)> {
+        // Tied and not; a bucket for each segment, several segments to a bucket, one bucket.
+        ["smoke", "llama-smoke"].into_iter().flat_map(|workload| {
+            [1, 300_000, 1_u64 << 40].map(|bytes| {
+                let deep = format!("collectives.bucket_bytes={bytes}");
+                let config = Config::load(workload, &["model.layers=6".into(), deep]).unwrap();
+                placed_layout(&config, 2)
+            })
+        })
+    }
+
+    fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+        a.start < b.end && b.start < a.end
+    }
+
+    /// Follows two micro-batches and an evaluation.
+    #[test]
+    fn windows_that_are_resident_together_do_not_overlap() {
+        for (layout, plan) in layouts() {
+            for ahead in AHEAD {
+                let windows = WeightWindows::new(&layout.uses(), &plan, ahead, true);
+                let uses = windows.uses.len();
+                for (end, follows) in [(uses, true), (uses, false), (windows.forward, false)] {
+                    for position in 0..end {
+                        let resident: Vec<_> = windows.resident(position, end, follows).collect();
+                        for (index, one) in resident.iter().enumerate() {
+                            assert_eq!(one.window.len(), plan.buckets[one.bucket].range.len());
+                            assert!(one.window.end <= windows.len);
+                            for other in &resident[..index] {
+                                let is_same = one.bucket == other.bucket;
+                                assert_eq!(overlap(&one.window, &other.window), is_same);
+                                assert!(!is_same || one.window == other.window);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A bucket that stays resident from one read to the next must not move.
+    #[test]
+    fn a_bucket_that_stays_keeps_its_window() {
+        for (layout, plan) in layouts() {
+            for ahead in AHEAD {
+                let windows = WeightWindows::new(&layout.uses(), &plan, ahead, true);
+                let uses = windows.uses.len();
+                for position in 0..uses {
+                    let now: Vec<_> = windows.resident(position, uses, true).collect();
+                    let next: Vec<_> =
+                        windows.resident((position + 1) % uses, uses, true).collect();
+                    for one in &now {
+                        let stays = next.iter().find(|other| other.bucket == one.bucket);
+                        assert!(stays.is_none_or(|other| other.window == one.window));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn windows_of_weights_are_as_large_as_the_largest_neighbours() {
+        let (layout, plan) = layouts().next().unwrap();
+        let windows = |ahead, releases| WeightWindows::new(&layout.uses(), &plan, ahead, releases);
+        let bytes = |bucket: usize| plan.buckets[bucket].range.len();
+        let neighbours = |pair: &[Use]| bytes(pair[0].bucket) + bytes(pair[1].bucket);
+        let one = windows(1, true);
+        let largest = one.uses.windows(2).map(neighbours).max().unwrap();
+        assert_eq!(one.len, largest);
+        assert_eq!(windows(0, true).len, (0..plan.buckets.len()).map(bytes).max().unwrap());
+        assert_eq!(windows(1, false).len, plan.len);
+    }
+
+    #[test]
+    fn windows_of_gradients_that_are_in_use_together_do_not_overlap() {
+        for (layout, plan) in layouts() {
+            let windows = GradientWindows::in_turn(&layout, &plan);
+            let ranges = &windows.ranges;
+            let buckets = ranges.len();
+            for pair in 0..buckets {
+                let next = (pair + 1) % buckets;
+                assert!(pair == next || !overlap(&ranges[pair], &ranges[next]));
+            }
+            let head =
+                |bucket: &collectives::Bucket| bucket.segments.contains(&layout.head_segment());
+            let head = plan.buckets.iter().position(head).unwrap();
+            let before = &ranges[..head];
+            assert!(before.iter().all(|range| !overlap(range, &ranges[head])), "it stays open");
+            let whole = GradientWindows::whole(&plan);
+            assert!(windows.len <= whole.len && whole.len == plan.len);
+            assert!(buckets < 5 || windows.len < plan.len);
+        }
+    }
+}
