@@ -579,6 +579,10 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
         let expected = "1, or parallel.shard = 1, with run.device = cuda";
         return Err(invalid("parallel.data", data, expected));
     }
+    if settings.run.engine == Engine::Candle && settings.parallel.sharded == Sharded::Weights {
+        let expected = "none, optimizer or gradients with run.engine = candle";
+        return Err(invalid("parallel.sharded", "weights", expected));
+    }
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
         return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));
     }

@@ -33,20 +33,40 @@ impl Need {
     fn meets(&self, other: &Self) -> bool {
         self.slots.iter().zip(&other.slots).any(|(own, other)| *own && *other)
     }
+
+    /// Returns the indices of the other needs that have a slot in common.
+    fn conflicts(&self, needs: &[Self]) -> Vec<usize> {
+        let meets =
+            |index: &usize| self.meets(&needs[*index]) && !std::ptr::eq(self, &needs[*index]);
+        (0..needs.len()).filter(meets).collect()
+    }
 }
 
-/// Gives each need the first range that is free in all of its slots.
+/// Gives each need a range that is free in all of its slots. On a circle it matters where one
+/// begins, so every beginning is tried.
 fn place(needs: &[Need]) -> Vec<Range<usize>> {
-    let mut placed: Vec<Range<usize>> = Vec::new();
-    for need in needs {
-        let others = needs.iter().zip(&placed).filter(|(other, _)| other.meets(need));
-        let mut taken: Vec<_> = others.map(|(_, range)| range.clone()).collect();
+    let conflicts: Vec<Vec<usize>> = needs.iter().map(|need| need.conflicts(needs)).collect();
+    let begin_at = |first: usize| {
+        let mut order: Vec<usize> = (first..needs.len()).chain(0..first).collect();
+        order.sort_by_key(|&index| std::cmp::Reverse(needs[index].len));
+        place_in_order(needs, &conflicts, &order)
+    };
+    (0..needs.len()).map(begin_at).min_by_key(|placed| end(placed)).unwrap_or_default()
+}
+
+/// Gives each need, in this order, the first range that is free in all of its slots.
+fn place_in_order(needs: &[Need], conflicts: &[Vec<usize>], order: &[usize]) -> Vec<Range<usize>> {
+    let mut placed = vec![0..0; needs.len()];
+    for &index in order {
+        let len = needs[index].len;
+        let mut taken: Vec<_> =
+            conflicts[index].iter().map(|&other| placed[other].clone()).collect();
         taken.sort_by_key(|range| range.start);
         let after = |start: usize, range: &Range<usize>| {
-            if start + need.len <= range.start { start } else { start.max(range.end) }
+            if start + len <= range.start { start } else { start.max(range.end) }
         };
         let start = taken.iter().fold(0, after);
-        placed.push(start..start + need.len);
+        placed[index] = start..start + len;
     }
     placed
 }
