@@ -36,7 +36,11 @@ pub(super) struct Plan {
     /// Number of ranks of the run.
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive)]
     ranks: usize,
-    /// Number of ranks on this machine [default: all].
+    /// Number of GPUs of the run, a rank each: the same as --device cuda --ranks N with up to 8
+    /// ranks on a machine.
+    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["ranks", "device"])]
+    devices: Option<usize>,
+    /// Number of ranks on one machine [default: all, or 8 with --devices].
     #[arg(long, value_name = "N", value_parser = positive)]
     local_ranks: Option<usize>,
     /// Fail unless the workload has this id: another version of this program may have another
@@ -87,6 +91,9 @@ impl DeviceMemory {
     }
 }
 
+/// GPUs of one machine, unless it is said.
+const DEVICES_OF_MACHINE: usize = 8;
+
 /// Largest number of ranks: far above any machine, and too small for a product with it to overflow.
 const RANKS_MAX: usize = 1 << 24;
 
@@ -101,7 +108,12 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 impl Plan {
-    pub(super) fn run(self) -> Outcome<ExitCode> {
+    pub(super) fn run(mut self) -> Outcome<ExitCode> {
+        if let Some(devices) = self.devices {
+            self.ranks = devices;
+            self.device = Some("cuda".to_owned());
+            self.local_ranks.get_or_insert(devices.min(DEVICES_OF_MACHINE));
+        }
         let device = self.device.iter().map(|device| format!("run.device={device}"));
         let overrides: Vec<_> = self.overrides.iter().cloned().chain(device).collect();
         let config = Config::load(&self.workload, &overrides)?;

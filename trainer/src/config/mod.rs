@@ -8,6 +8,7 @@ mod overrides;
 pub mod size;
 mod tier_variables;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -180,6 +181,22 @@ pub enum Sharded {
     Gradients,
     /// Each rank also holds the weights of its place in the shard group only (ZeRO-3).
     Weights,
+}
+
+impl Sharded {
+    /// All kinds, from the least to the most.
+    pub const ALL: [Self; 4] = [Self::None, Self::Optimizer, Self::Gradients, Self::Weights];
+}
+
+impl fmt::Display for Sharded {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::None => "none",
+            Self::Optimizer => "optimizer",
+            Self::Gradients => "gradients",
+            Self::Weights => "weights",
+        })
+    }
 }
 
 /// The `[collectives]` section.

@@ -118,14 +118,20 @@ impl Candidate {
     }
 }
 
+/// Returns the least that has to be sharded so that it fits, or else all that can be.
 fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
-    let is_possible = !before.origin.config.shards_optimizer() && before.origin.shape.world > 1;
-    let change = || {
-        before.with("parallel.sharded = optimizer".to_owned(), limit, |origin| {
-            origin.config.settings.parallel.sharded = Sharded::Optimizer;
-        })
+    let Origin { config, shape, .. } = &before.origin;
+    let has_windows = config.settings.run.engine == Engine::Fused;
+    let is_possible = |sharded: &Sharded| {
+        shape.world > 1
+            && *sharded > config.settings.parallel.sharded
+            && (has_windows || *sharded < Sharded::Weights)
     };
-    is_possible.then(change)?
+    first_that_fits(Sharded::ALL.into_iter().filter(is_possible).filter_map(|sharded| {
+        before.with(format!("parallel.sharded = {sharded}"), limit, |origin| {
+            origin.config.settings.parallel.sharded = sharded;
+        })
+    }))
 }
 
 fn recompute(before: &Candidate, limit: Limit) -> Option<Candidate> {
@@ -176,15 +182,19 @@ fn fewer_local_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
 /// the optimizer's state, which must be sharded already; that of one rank cannot be.
 fn more_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let JobShape { world, local, .. } = before.origin.shape;
-    let is_sharded = before.origin.config.shards_optimizer();
-    if !is_sharded && world > 1 {
+    let now = before.origin.config.settings.parallel.sharded;
+    if now == Sharded::None && world > 1 {
         return None;
     }
-    let shards = if is_sharded { "" } else { " and parallel.sharded = optimizer" };
+    let sharded = now.max(Sharded::Optimizer);
+    let shards = match now {
+        Sharded::None => format!(" and parallel.sharded = {sharded}"),
+        _ => String::new(),
+    };
     let with = |ranks: usize| {
         let change = format!("{} ranks in all{shards}", thousands(ranks as f64));
         before.with(change, limit, |origin| {
-            origin.config.settings.parallel.sharded = Sharded::Optimizer;
+            origin.config.settings.parallel.sharded = sharded;
             origin.shape.world = ranks;
         })
     };

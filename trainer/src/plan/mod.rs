@@ -3,6 +3,7 @@
 
 mod advice;
 mod cost;
+mod least;
 mod recompute;
 
 use checkpoint::tier::ObjectTier;
@@ -22,6 +23,7 @@ use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
 pub use cost::{Ceilings, OpCost, StepCost};
+pub use least::{LeastDevices, least_devices};
 use recompute::with_recompute;
 pub use recompute::{device_bytes_of_rank, with_chosen_recompute};
 use record::ExitCode;

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::failure::Outcome;
 
 /// Reserve for the driver's context, of each rank; not measured yet.
-const CONTEXT_BYTES: u64 = 1 << 30;
+pub(super) const CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Returns the configuration with what a run chooses where `run.recompute` is not set: on a CUDA
 /// device with so many bytes for each rank the least with which a rank fits, and the most if it

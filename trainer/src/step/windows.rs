@@ -50,13 +50,19 @@ fn place(needs: &[Need]) -> Vec<Range<usize>> {
     let in_slot = |slot: usize| needs.iter().filter(move |need| need.slots[slot]);
     let least = (0..slots).map(|slot| in_slot(slot).map(|need| need.len).sum()).max().unwrap_or(0);
     let placing = Placing { needs, conflicts, least };
-    let tried = (0..needs.len()).flat_map(|first| {
+    let mut best: Option<Vec<Range<usize>>> = None;
+    for first in 0..needs.len() {
         let in_turn: Vec<usize> = (first..needs.len()).chain(0..first).collect();
         let mut longest_first = in_turn.clone();
         longest_first.sort_by_key(|&index| std::cmp::Reverse(needs[index].len));
-        [placing.in_order(&longest_first, |_| false), placing.in_order(&in_turn, |n| n % 2 == 1)]
-    });
-    tried.min_by_key(|placed| end(placed)).unwrap_or_default()
+        let low = placing.in_order(&longest_first, |_| false);
+        let in_turn = placing.in_order(&in_turn, |number| number % 2 == 1);
+        best = [low, in_turn].into_iter().chain(best).min_by_key(|placed| end(placed));
+        if best.as_ref().is_some_and(|placed| end(placed) == least) {
+            break;
+        }
+    }
+    best.unwrap_or_default()
 }
 
 /// Needs that are given ranges one after the other.
