@@ -61,7 +61,7 @@ impl Gradients {
         self.flat.view()
     }
 
-    /// Returns the flat gradients for use as scratch memory between steps.
+    /// Returns all gradients, to be written.
     pub(super) fn flat_mut(&mut self) -> ViewMut<'_, f32> {
         self.flat.view_mut()
     }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use collectives::{BucketPlan, Operation};
 use models::Layout;
+use models::layout::Tensor;
 
 /// Parts of one rank.
 #[derive(Debug)]
@@ -110,6 +111,11 @@ fn pieces(layout: &Layout, range: &Range<usize>, start: usize) -> Vec<Piece> {
 }
 
 impl Piece {
+    /// Returns the range in its tensor.
+    pub(crate) fn elements(&self, tensor: &Tensor) -> Range<usize> {
+        self.flat.start - tensor.range.start..self.flat.end - tensor.range.start
+    }
+
     /// Returns its intersection with a range of the flat buffers.
     fn within(&self, range: &Range<usize>) -> Option<Self> {
         let flat = self.flat.start.max(range.start)..self.flat.end.min(range.end);

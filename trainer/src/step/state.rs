@@ -1,11 +1,10 @@
 //! State of training: weights and both Adam moments in flat buffers, and the progress.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::{Frozen, Snapshot};
-use collectives::{Channel, Operation, Settled};
+use collectives::{Operation, Settled};
 use device::cuda::Downloads;
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
@@ -266,12 +265,8 @@ impl<'world> State<'world> {
         mut sums: ViewMut<'_, f64>,
     ) -> Outcome<()> {
         for piece in self.shard.saved() {
-            let weights = match &self.weights {
-                ModelWeights::F32(weights) => weights.get(piece.flat.clone()),
-                ModelWeights::Bf16 { master, .. } => master.view().slice(piece.held.clone()),
-            };
             let views = UpdatedViews {
-                weights,
+                weights: self.weights.master(&piece),
                 exp_avg: self.exp_avg.view().slice(piece.held.clone()),
                 exp_avg_sq: self.exp_avg_sq.view().slice(piece.held.clone()),
             };
@@ -280,26 +275,9 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// Replaces the master weights; `all` is flat.
-    pub(crate) fn set_weights(&mut self, all: View<'_, f32>, ops: &dyn StepOps) -> Outcome<()> {
-        self.take_back();
-        let len = self.shard.len;
-        match &mut self.weights {
-            ModelWeights::F32(weights) => ops.copy(weights.get_mut(0..len), all)?,
-            ModelWeights::Bf16 { working, master } => {
-                ops.narrow(working.get_mut(0..len), all)?;
-                for Piece { flat, held, .. } in self.shard.pieces() {
-                    let master = master.view_mut().slice(held.clone());
-                    ops.copy(master, all.slice(flat.clone()))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Gathers the weights that the engine computes with, from the master weights that each rank
     /// holds. Collective.
-    pub(super) fn all_gather_weights(
+    pub(crate) fn all_gather_weights(
         &mut self,
         clock: &PhaseClock,
         ops: &dyn StepOps,
@@ -319,37 +297,8 @@ impl<'world> State<'world> {
             }
         }?;
         self.synchronize(clock)?;
-        self.gathers.take(); // not part of a step
+        self.gathers = CommunicationTally::default(); // not part of a step
         Ok(())
-    }
-
-    /// Returns the layout and all master weights, flat; in `scratch` if no rank holds all.
-    /// Collective, between steps.
-    pub(super) fn all_weights<'a>(
-        &'a mut self,
-        clock: &PhaseClock,
-        mut scratch: ViewMut<'a, f32>,
-        ops: &dyn StepOps,
-    ) -> Outcome<(&'a Layout, View<'a, f32>)> {
-        self.synchronize(clock)?;
-        let Self { owners, layout, shard, weights, .. } = &*self;
-        match weights {
-            ModelWeights::F32(weights) => Ok((layout, weights.get(0..shard.len))),
-            ModelWeights::Bf16 { master, .. } if !shard.is_sharded => Ok((layout, master.view())),
-            ModelWeights::Bf16 { master, .. } => {
-                for bucket in &shard.buckets {
-                    let mut elements = scratch.reborrow().slice(bucket.range.clone());
-                    for piece in &bucket.pieces {
-                        let held = master.view().slice(piece.held.clone());
-                        ops.copy(elements.reborrow().slice(bucket.offsets(piece)), held)?;
-                    }
-                    let deadline = owners.deadline();
-                    let gather = Operation::AllGather;
-                    owners.collective.run(Channel::Data, gather, elements, deadline)?;
-                }
-                Ok((layout, scratch.into_view()))
-            }
-        }
     }
 
     /// Returns all weights that the engine computes with; none may be in flight.
@@ -454,16 +403,6 @@ impl Drop for State<'_> {
     }
 }
 
-/// Returns elements in the host's memory; those of a device are copied.
-pub(super) fn on_host<'a>(device: &Device, view: View<'a, f32>) -> Outcome<Cow<'a, [f32]>> {
-    if view.place() == Place::Host {
-        return Ok(Cow::Borrowed(view.host()));
-    }
-    let mut copy = vec![0.0; view.len()];
-    device.read(view, &mut copy)?;
-    Ok(Cow::Owned(copy))
-}
-
 /// Adds the prefixes and orders of weights and both moments.
 fn state_buffers<T>(order: Order, buffers: [T; 3]) -> [StateBuffer<T>; 3] {
     let [weights, exp_avg, exp_avg_sq] = buffers;
@@ -473,16 +412,4 @@ fn state_buffers<T>(order: Order, buffers: [T; 3]) -> [StateBuffer<T>; 3] {
         held("optimizer.exp_avg", exp_avg),
         held("optimizer.exp_avg_sq", exp_avg_sq),
     ]
-}
-
-/// Returns BLAKE3 of all master weights in the order of their names, so that it does not depend on
-/// padding and world size. `weights` is flat.
-pub(crate) fn weights_digest(layout: &Layout, weights: &[f32]) -> blake3::Hash {
-    let mut tensors: Vec<_> = layout.tensors().iter().collect();
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut hasher = blake3::Hasher::new();
-    for tensor in tensors {
-        hasher.update_rayon(bytemuck::cast_slice(&weights[tensor.range.clone()]));
-    }
-    hasher.finalize()
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::Instant;
 
 use collectives::{Element, Incoming, Operation, Settled, Timing};
-use device::{Allocator, DeviceBuffer, ViewMut};
+use device::{Allocator, DeviceBuffer, View, ViewMut};
 use half::bf16;
 use models::workload::Compute;
 use models::{WeightSource, Weights, memory};
 
-use super::shard::{BucketShard, Shard};
+use super::shard::{BucketShard, Piece, Shard};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::timing::communication::CommunicationTally;
@@ -86,6 +86,22 @@ impl<'world> ModelWeights<'world> {
         match self {
             Self::F32(weights) => weights.wait(range, deadline, report),
             Self::Bf16 { working, .. } => working.wait(range, deadline, report),
+        }
+    }
+
+    /// Returns the master weights of a piece.
+    pub(super) fn master(&self, piece: &Piece) -> View<'_, f32> {
+        match self {
+            Self::F32(weights) => weights.get(piece.flat.clone()),
+            Self::Bf16 { master, .. } => master.view().slice(piece.held.clone()),
+        }
+    }
+
+    /// Returns the master weights of a piece, to be written.
+    pub(super) fn master_mut(&mut self, piece: &Piece) -> ViewMut<'_, f32> {
+        match self {
+            Self::F32(weights) => weights.get_mut(piece.flat.clone()),
+            Self::Bf16 { master, .. } => master.view_mut().slice(piece.held.clone()),
         }
     }
 

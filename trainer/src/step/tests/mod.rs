@@ -1,6 +1,7 @@
 //! Tests that sharding and overlap do not change a bit. Under sharding a rank holds only its part,
 //! and forward waits only for the weights that it needs.
 
+mod digest;
 mod gate;
 mod health;
 mod watched;
@@ -60,7 +61,7 @@ fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Train
 struct Trained {
     /// Bits of the loss and gradient norm of each step.
     steps: Vec<[u64; 2]>,
-    weights: blake3::Hash,
+    weights: WeightsDigest,
 }
 
 /// Returns the bits of the loss and gradient norm of the next step.
@@ -83,8 +84,7 @@ fn trained_steps(config: &Config, trainer: &mut Trainer<'_>, world: usize) -> Tr
     if let ModelWeights::Bf16 { master, .. } = &trainer.state.weights {
         assert_eq!(master.len(), trainer.state.layout.len() / owners);
     }
-    let (layout, weights) = trainer.all_weights().unwrap();
-    Trained { steps, weights: weights_digest(layout, &weights) }
+    Trained { steps, weights: trainer.weights_digest(trainer.ranks()).unwrap() }
 }
 
 fn on_ranks<T: Send>(world: usize, body: impl Fn(&dyn Collective) -> T + Sync) -> Vec<T> {
@@ -121,15 +121,27 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
-/// Trains a rank of a mesh for three steps.
-fn train_on(config: &Config, world: &dyn Collective) -> Trained {
+/// Runs a rank of the mesh that is configured.
+fn on_mesh<T>(
+    config: &Config,
+    world: &dyn Collective,
+    body: impl FnOnce(&mut Trainer<'_>) -> T,
+) -> T {
     let shape = MeshShape::of(&config.settings.parallel, world.world()).unwrap();
     let placed = Placed::new(shape, &vec![0; world.world()]);
     let owners = placed.owners(world).unwrap();
     let mesh = Mesh { world, owners: &*owners };
     let source = source(config);
-    let trained = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
-    trained_steps(config, &mut trained.unwrap(), world.world())
+    let trainer = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
+    body(&mut trainer.unwrap())
+}
+
+/// Divisions of several ranks into the dimensions `data` and `shard`.
+const DIVISIONS: [[usize; 2]; 5] = [[1, 4], [2, 2], [4, 1], [2, 4], [4, 2]];
+
+/// Returns the settings of a division.
+fn division([data, shard]: [usize; 2]) -> [String; 2] {
+    [("data", data), ("shard", shard)].map(|(key, ranks)| format!("parallel.{key}={ranks}"))
 }
 
 #[test]
@@ -139,14 +151,15 @@ fn every_division_of_ranks_trains_alike() {
     for compute in ["f32", "bf16"] {
         let format = format!("precision.compute={compute}");
         let alone = train(&config("llama-smoke", &[&format, MORE]), &Single::new());
-        for [data, shard] in [[1, 4], [2, 2], [4, 1], [2, 4], [4, 2]] {
+        for [data, shard] in DIVISIONS {
             let ranks = data * shard;
             let run = |is_sharded: bool| {
-                let [data, shard] = [("data", data), ("shard", shard)]
-                    .map(|(key, n)| format!("parallel.{key}={n}"));
+                let [data, shard] = division([data, shard]);
                 let extra = [&format, &data, &shard, sharding(is_sharded), MORE];
                 let config = config("llama-smoke", &extra);
-                on_ranks(ranks, |rank| train_on(&config, rank))
+                on_ranks(ranks, |rank| {
+                    on_mesh(&config, rank, |trainer| trained_steps(&config, trainer, ranks))
+                })
             };
             let [whole, sharded] = [run(false), run(true)];
             let case = format!("{compute}, {data} x {shard}");
@@ -167,8 +180,7 @@ fn every_division_of_ranks_trains_alike() {
 #[test]
 fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
     let config = config("smoke", &["parallel.sharded=optimizer"]);
-    let group = Threads::group(2);
-    let named = group.iter().map(|rank| {
+    on_ranks(2, |rank| {
         let mut trainer = trainer(&config, rank);
         let owned = trainer.state.shard.pieces().nth(3).unwrap().clone();
         trainer.gradients.flat_mut().host()[owned.flat.start + 5] = f32::INFINITY;
@@ -184,7 +196,6 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
         assert!(vote.squares.is_finite());
         assert_eq!(vote.reduced_non_finite, None);
     });
-    assert_eq!(named.count(), 2);
 }
 
 /// Restores the elements that a rank holds, here with numbers that are exact in bf16.
@@ -317,8 +328,8 @@ enum Hook {
     Fail,
 }
 
-/// Runs two ranks, of which rank 1 has a hook before the last all-gather of its first update: that
-/// of the bucket which forward needs last.
+/// Runs two ranks, of which rank 1 has a hook before the last all-gather of its first update, which
+/// follows those of the initial weights: that of the bucket which forward needs last.
 fn with_a_slow_rank<T: Send>(
     config: &Config,
     hook: Hook,
@@ -330,7 +341,7 @@ fn with_a_slow_rank<T: Send>(
     let gathers = AtomicUsize::new(0);
     let watch = |rank: &Threads, operation, _| {
         let is_gather = operation == Operation::AllGather;
-        if is_gather && gathers.fetch_add(1, Ordering::SeqCst) + 1 == plan.buckets.len() {
+        if is_gather && gathers.fetch_add(1, Ordering::SeqCst) + 1 == 2 * plan.buckets.len() {
             match hook {
                 Hook::WaitAtGate => gate.wait(),
                 Hook::Fail => rank.abandon("a simulated failure"),
@@ -462,7 +473,10 @@ fn losing_a_rank_fails_the_wait_for_its_weights() {
         let extra = ["parallel.sharded=optimizer", "collectives.deadline=200ms", &overlap];
         let config = config("smoke", &extra);
         let group = Threads::group(2);
-        let mut trainer = trainer(&config, &group[0]);
+        let mut trainer = std::thread::scope(|scope| {
+            scope.spawn(|| drop(trainer(&config, &group[1])));
+            trainer(&config, &group[0])
+        });
         let updated = trainer.update(1.0);
         assert_eq!(updated.is_ok(), overlaps, "an update waits only where nothing overlaps");
         let failure = updated.and_then(|()| trainer.synchronize_weights()).unwrap_err();
