@@ -2,6 +2,7 @@
 //! and forward waits only for the weights that it needs.
 
 mod digest;
+mod evaluation;
 mod gate;
 mod health;
 mod watched;
