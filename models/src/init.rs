@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::Layout;
-use crate::layout::Init;
+use crate::layout::{Init, Tensor};
 use crate::rng::{Purpose, Stream};
 
 /// Elements that one task draws.
@@ -18,32 +18,32 @@ const CHUNK: usize = 1 << 15;
 /// Panics if the buffer is not as long as the layout.
 pub fn init_weights(layout: &Layout, seed: u64, weights: &mut [f32]) {
     assert_eq!(weights.len(), layout.len(), "length of the flat weights");
-    let root = Stream::new(seed, Purpose::Weights);
     let mut end = 0;
     for tensor in layout.tensors() {
         weights[end..tensor.range.start].fill(0.0);
-        let values = &mut weights[tensor.range.clone()];
-        match tensor.init {
-            Init::Zeros => values.fill(0.0),
-            Init::Ones => values.fill(1.0),
-            Init::Normal(deviation) => normal(root.child(key(&tensor.name)), deviation, values),
-        }
+        init_elements(tensor, seed, 0, &mut weights[tensor.range.clone()]);
         end = tensor.range.end;
     }
     weights[end..].fill(0.0);
 }
 
-/// A distinct number for every name.
-fn key(name: &str) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
-    u64::from_le_bytes(bytes)
+/// Fills the initial values of a tensor's elements from its element `first` on. Each has the value
+/// that [`init_weights`] gives it.
+pub fn init_elements(tensor: &Tensor, seed: u64, first: usize, values: &mut [f32]) {
+    match tensor.init {
+        Init::Zeros => values.fill(0.0),
+        Init::Ones => values.fill(1.0),
+        Init::Normal(deviation) => {
+            let stream = Stream::new(seed, Purpose::Weights).named(&tensor.name);
+            normal(stream, deviation, first, values);
+        }
+    }
 }
 
-/// Standard normals times `deviation`; element i is number i of the stream.
-fn normal(stream: Stream, deviation: f32, values: &mut [f32]) {
+/// Standard normals times `deviation`, from number `first` of the stream on.
+fn normal(stream: Stream, deviation: f32, first: usize, values: &mut [f32]) {
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
-        let start = (chunk * CHUNK) as u64;
+        let start = (first + chunk * CHUNK) as u64;
         for (index, value) in (start..).zip(values) {
             *value = deviation * stream.normal(index) as f32;
         }
@@ -78,6 +78,24 @@ mod tests {
             found[to.range.clone()].fill(0.0);
         }
         assert!(found.iter().all(|value| *value == 0.0), "padding");
+    }
+
+    /// Ranges that begin and end anywhere, of one element and of more than a task's.
+    #[test]
+    fn any_range_of_a_tensor_has_the_values_of_the_whole() {
+        let layout = smoke();
+        let whole = filled(&layout, 7);
+        for tensor in layout.tensors() {
+            let values = &whole[tensor.range.clone()];
+            let len = values.len();
+            for range in [0..1, 1..2, len - 1..len, 3..len, 1..len - 2, len / 3..2 * len / 3 + 1] {
+                let mut found = vec![f32::NAN; range.len()];
+                init_elements(tensor, 7, range.start, &mut found);
+                assert_eq!(found, values[range.clone()], "{} {range:?}", tensor.name);
+            }
+        }
+        let largest = layout.tensors().iter().map(|tensor| tensor.range.len()).max();
+        assert!(largest > Some(CHUNK), "several tasks");
     }
 
     #[test]

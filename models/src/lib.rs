@@ -6,6 +6,7 @@
 
 pub mod candle;
 pub mod config;
+mod digest;
 pub mod engine;
 mod error;
 pub mod flops;
@@ -24,9 +25,10 @@ pub mod workload;
 
 pub use candle::Candle;
 pub use config::{MicroBatch, ModelConfig};
+pub use digest::digest_elements;
 pub use engine::{Batch, Model, Pass, StepSink, WeightSource};
 pub use error::Error;
-pub use init::init_weights;
+pub use init::{init_elements, init_weights};
 pub use layout::{Layout, Uses};
 pub use meter::Meter;
 pub use ops::matmul::Sums;

@@ -18,6 +18,8 @@ pub enum Purpose {
     Test = 4,
     /// Injected faults.
     Fault = 5,
+    /// Digests of weights.
+    Digest = 6,
 }
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -43,6 +45,13 @@ impl Stream {
     /// An independent stream that is derived from this one.
     pub fn child(self, index: u64) -> Self {
         Self { key: mix(self.bits(index) ^ GOLDEN) }
+    }
+
+    /// The independent stream of a name that is derived from this one.
+    pub fn named(self, name: &str) -> Self {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
+        self.child(u64::from_le_bytes(bytes))
     }
 
     /// 64 uniform bits.
@@ -120,8 +129,14 @@ mod tests {
 
     #[test]
     fn seeds_purposes_children_and_indices_differ() {
-        let purposes =
-            [Purpose::Weights, Purpose::Tokens, Purpose::Order, Purpose::Test, Purpose::Fault];
+        let purposes = [
+            Purpose::Weights,
+            Purpose::Tokens,
+            Purpose::Order,
+            Purpose::Test,
+            Purpose::Fault,
+            Purpose::Digest,
+        ];
         let mut seen = std::collections::BTreeSet::new();
         let mut count = 0;
         for seed in [0, 1, 2, u64::MAX] {

@@ -46,6 +46,7 @@ pub mod text;
 mod trigger;
 mod tuned_products;
 mod unusable;
+mod weights_digest;
 
 pub use anomalies::{
     node_anomalies, rank_anomalies, transport_anomalies, transport_gaps, without_gdr,
@@ -83,6 +84,7 @@ pub use straggler::{CalibrationRates, Kind, Straggler};
 pub use trigger::Trigger;
 pub use tuned_products::{TunedProducts, TuningSource};
 pub use unusable::{MEASURED_STEPS_MIN, Unusable};
+pub use weights_digest::WeightsDigest;
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use crate::sections::{
 use crate::statistics::{Distribution, Histogram};
 use crate::steps::{MeasuredSteps, SampledStep, StepBlock, StepSeries, TargetLoss};
 use crate::text::number_format::count;
+use crate::weights_digest::WeightsDigest;
 
 /// Reference values for measurements; `None` where unknown.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,12 +44,12 @@ impl Record {
     /// `rank_flops_per_second`, `mfu_*`, `goodput` and `fingerprint`. Without steps they stay
     /// `null`; `goodput` also needs the last attempt to have ended.
     ///
-    /// `weights` is the BLAKE3 digest of the final weights.
+    /// `weights` is the digest of the final weights.
     pub fn measure(
         &mut self,
         series: &StepSeries,
         reference: &Reference,
-        weights: Option<blake3::Hash>,
+        weights: Option<WeightsDigest>,
     ) {
         self.steps = StepsSummary::of(series, reference);
         if self.steps.is_none() {
@@ -259,10 +260,10 @@ impl Saves {
 }
 
 impl Fingerprint {
-    fn of(series: &StepSeries, weights: Option<blake3::Hash>) -> Self {
+    fn of(series: &StepSeries, weights: Option<WeightsDigest>) -> Self {
         Self {
             losses: series.losses_digest().to_hex().to_string(),
-            weights: weights.map(|digest| digest.to_hex().to_string()),
+            weights: weights.map(|digest| digest.to_string()),
             golden: series.golden_check(),
         }
     }

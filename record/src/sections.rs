@@ -472,12 +472,13 @@ pub struct Goodput {
     pub lost_steps: u64,
 }
 
-/// BLAKE3 digests in hexadecimal digits.
+/// Digests in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint {
-    /// Digest of the bits of every loss, as little-endian binary64, in the order of steps.
+    /// BLAKE3 of the bits of every loss, as little-endian binary64, in the order of steps.
     pub losses: String,
-    /// Digest of the final weights; `null` if the run did not complete.
+    /// `v2:` and a sum over all final weights, which no layout of ranks changes; `null` if the run
+    /// did not complete. A digest without `v2:`, of an earlier version, compares with none of these.
     pub weights: Option<String>,
     /// Comparison of the losses with golden ones; `null` without golden losses.
     #[serde(default)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use record::hardware::RankHardware;
 use record::{
     CalibrationRates, Checkpoints, Environment, FlopsPerToken, JobRecord, NodeGroup, PodList,
-    RankRecord, Reason, Recovery, Status, TierRecord, Transport, TunedProducts, WorkloadRecord,
+    RankRecord, Reason, Recovery, Status, TierRecord, Transport, TunedProducts, WeightsDigest,
+    WorkloadRecord,
 };
 use serde_json::Value;
 
@@ -35,7 +36,7 @@ pub enum Fact {
     /// Hardware of all ranks, at the end of an attempt.
     Hardware(Vec<RankHardware>),
     /// Digest of the final weights.
-    Weights(blake3::Hash),
+    Weights(WeightsDigest),
     /// Checkpoints of the attempt, at its end.
     Saves(Saves),
     /// The attempt ended.

@@ -111,6 +111,67 @@ fn weights_in_a_workload_file_are_relative_to_the_file() {
     assert_eq!(digest("by-flag", &parent, &["--init-from", "exported"]), expected);
 }
 
+/// Ranks read only the elements that they hold, which begin and end anywhere in the tensors of the
+/// files: transposed ones in a GPT, several for one of ours in a Llama.
+#[cfg(feature = "mpi")]
+#[test]
+fn ranks_that_read_parts_start_with_the_weights_of_one_that_reads_all() {
+    for workload in ["smoke", "llama-smoke"] {
+        let folder = Folder::new();
+        let short = ["--workload", workload, "--set", "batch.global_sequences=8"];
+        let exported = text(&train_and_export(&folder, &short));
+        let bf16 = ["--set", "precision.compute=bf16", "--set", support::SEVERAL_BUCKETS];
+        let import = |ranks: usize, sharded: &str| {
+            let run = Folder::new();
+            let sharded = format!("parallel.sharded={sharded}");
+            let own = ["--set", &sharded, "--steps", "2", "--init-from", &exported];
+            run.train_on(ranks, &[&short[..], &bf16, &own].concat()).expect(0);
+            run
+        };
+        let [alone, whole, parts] =
+            [(1, "none"), (2, "none"), (2, "optimizer")].map(|(ranks, kind)| import(ranks, kind));
+        let expected = &folder.record()["fingerprint"]["weights"];
+        for run in [&alone, &whole, &parts] {
+            assert_eq!(initial_digest(&run.path()), *expected, "{workload}");
+        }
+        assert_eq!(whole.result(), parts.result(), "{workload}");
+        let [first, other] = [&alone, &parts].map(|run| run.steps(0)[0].loss());
+        assert!((first / other - 1.0).abs() < 1e-3, "{workload}: {first} {other}");
+    }
+}
+
+/// Gives each rank a folder of its own under one name. The ranks of a sharded optimizer read none
+/// of their weights twice, and learn it from a sample.
+#[cfg(feature = "mpi")]
+#[test]
+fn ranks_with_different_folders_are_refused() {
+    let folder = Folder::new();
+    let exported = train_and_export(&folder, GPT);
+    let (header, data) = read_tensors(&exported.join("model.safetensors"));
+    let table = &header["transformer.wte.weight"]["data_offsets"];
+    let [start, end] = [0, 1].map(|at| table[at].as_u64().unwrap() as usize);
+    for (sharded, changed) in [("none", end - 1), ("optimizer", start)] {
+        let home = tempfile::tempdir().unwrap();
+        for rank in 0..2 {
+            let copy = home.path().join(format!("rank{rank}/exported"));
+            std::fs::create_dir_all(&copy).unwrap();
+            std::fs::copy(exported.join("config.json"), copy.join("config.json")).unwrap();
+            let mut data = data.clone();
+            data[changed] ^= rank;
+            write_tensors(&copy.join("model.safetensors"), &header, &data);
+        }
+        let out = folder.sibling(sharded);
+        let sharded = format!("parallel.sharded={sharded}");
+        let train = yardstick(&["train", "--steps", "1", "--out", &text(&out)]);
+        let mut command = support::launch(2, "sh");
+        let enter = "cd \"$0/rank${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" && exec \"$@\"";
+        command.args(["-c", enter]).arg(home.path());
+        command.arg(train.get_program()).args(train.get_args()).args(GPT);
+        command.args(["--set", &sharded, "--init-from", "/proc/self/cwd/exported"]);
+        finish(command).expect(2).expect_stderr(&["rank 1 has read different weights than rank 0"]);
+    }
+}
+
 /// Names without prefix, masks in addition to weights, two files with an index.
 #[test]
 fn folders_written_by_other_programs_are_read() {

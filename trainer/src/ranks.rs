@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, Outcome};
-use record::ExitCode;
+use record::{ExitCode, WeightsDigest};
 
 /// Access of a rank to all ranks of the run.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +63,16 @@ impl<'world> Ranks<'world> {
         let payload_of =
             |(rank, &len): (usize, &f64)| bytes[rank * longest..][..len as usize].to_vec();
         Ok(lengths.iter().enumerate().map(payload_of).collect())
+    }
+
+    /// Adds up the parts of a digest that the ranks have computed.
+    pub(crate) fn add_up(self, own: WeightsDigest) -> Result<WeightsDigest, collectives::Error> {
+        // Never freed after an error, as the network may still write to them.
+        let mut parts = ManuallyDrop::new(vec![[0; WeightsDigest::BYTES]; self.world()]);
+        parts[self.rank()] = own.to_bytes();
+        self.collective.all_gather(parts.as_flattened_mut(), self.deadline())?;
+        let parts = ManuallyDrop::into_inner(parts);
+        Ok(parts.into_iter().map(WeightsDigest::from_bytes).sum())
     }
 
     /// Gathers a value from every rank, in the order of ranks.

@@ -9,7 +9,7 @@ use record::phase::PhaseTimes;
 use record::{
     Anomaly, Attempt, AttemptEnd, CalibrationRates, Collectives, Cost, Energy, Error, ErrorFile,
     HostRecord, OwnTimes, RankRecord, Record, Reference, StartParts, StepSeries, Straggler,
-    TargetRecord, machines, name_nics,
+    TargetRecord, WeightsDigest, machines, name_nics,
 };
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ struct Running {
     sniffed: Vec<Option<CalibrationRates>>,
     /// Last verdict on each rank that got one.
     stragglers: Vec<Straggler>,
-    weights: Option<blake3::Hash>,
+    weights: Option<WeightsDigest>,
 }
 
 /// Contribution of one rank to the record of its job at the end of an attempt.
@@ -442,7 +442,7 @@ mod tests {
         let summary = record.end_steps(OPTIONS, 3);
         assert_eq!(summary.steps.unwrap().phases_ns.wall_ns(), 1_200_000_000);
         record.take_fact(Fact::MatmulRate(1e9)).unwrap();
-        record.take_fact(Fact::Weights(blake3::hash(b"weights"))).unwrap();
+        record.take_fact(Fact::Weights(WeightsDigest::new(1))).unwrap();
         let found = record.take_fact(ended(Status::Complete, None)).unwrap();
         assert!(found[0].text.contains("delayed 3 steps"), "{found:?}");
         let at_end = Record::read(dir).unwrap();
@@ -461,7 +461,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut record = after_steps(folder.path(), 12);
         record.end_steps(OPTIONS, 0).steps.unwrap();
-        record.take_fact(Fact::Weights(blake3::hash(b"weights"))).unwrap();
+        record.take_fact(Fact::Weights(WeightsDigest::new(1))).unwrap();
         let reason = Reason { text: "a disk is full".to_owned(), ..Reason::default() };
         record.take_fact(ended(Status::Failed, Some(reason.clone()))).unwrap();
         let found = Record::read(folder.path()).unwrap();

@@ -65,6 +65,5 @@ pub(crate) fn held(state: StateBuffersMut<'_>) -> Vec<PartMut<'_>> {
 fn boxes(prefix: &str, layout: &Layout, piece: &Piece) -> impl Iterator<Item = TensorBox> {
     let tensor = &layout.tensors()[piece.tensor];
     let name = name_in_checkpoint(prefix, &tensor.name);
-    let elements = piece.flat.start - tensor.range.start..piece.flat.end - tensor.range.start;
-    TensorBox::covering(&name, Dtype::F32, &tensor.shape, elements).into_iter()
+    TensorBox::covering(&name, Dtype::F32, &tensor.shape, piece.elements(tensor)).into_iter()
 }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use models::config::Family;
+use models::layout::Tensor;
 use models::{Layout, ModelConfig};
 use record::files::regular_file;
 use serde_json::Value;
@@ -18,6 +20,9 @@ use super::tensor_reader::{BUFFER_BYTES, ElementType, TensorData, TensorReader};
 use crate::failure::{Failure, Outcome};
 use record::limits::CONFIG_BYTES_MAX;
 use record::text::in_user_words;
+
+/// Bytes of each tensor that [`Import::sample`] reads.
+const SAMPLE_BYTES: usize = 4096;
 
 /// Folder that holds every tensor of a model in its shape.
 #[derive(Debug)]
@@ -146,33 +151,63 @@ impl Import {
         )))
     }
 
-    /// Fills the weights; leaves the padding between tensors unchanged.
+    /// Returns a digest of the names, shapes and types of all tensors, and of their first elements:
+    /// ranks that read different parts of the weights learn from it if their folders are of
+    /// different models or steps.
     ///
     /// # Errors
     /// Exit code 2, naming the file that cannot be read.
-    pub(crate) fn load(
-        &self,
-        config: &ModelConfig,
-        layout: &Layout,
-        weights: &mut [f32],
-    ) -> Outcome<()> {
-        self.load_buffered(BUFFER_BYTES, config, layout, weights)
+    pub(crate) fn sample(&self) -> Outcome<blake3::Hash> {
+        let mut sample = blake3::Hasher::new();
+        let mut buffer = [0; SAMPLE_BYTES];
+        for (name, StoredTensor { file, entry }) in &self.tensors {
+            let WeightsFile { path, file, data_start } = &self.files[*file];
+            let Entry { dtype, shape, data_offsets: [start, end] } = entry;
+            let part = &mut buffer[..SAMPLE_BYTES.min((end - start) as usize)];
+            file.read_exact_at(part, data_start + start)
+                .map_err(|error| import_error(path, error))?;
+            sample.update(format!("{name} {dtype:?} {shape:?}\n").as_bytes()).update(part);
+        }
+        Ok(sample.finalize())
     }
 
-    /// Fills the weights through a buffer of `buffer_bytes`.
-    pub(super) fn load_buffered(
-        &self,
+    /// Returns a reader of the weights of a model that was checked.
+    pub(crate) fn reader<'a>(&'a self, config: &'a ModelConfig) -> ImportReader<'a> {
+        self.reader_buffered(BUFFER_BYTES, config)
+    }
+
+    /// Returns a reader with a buffer of `buffer_bytes`.
+    pub(super) fn reader_buffered<'a>(
+        &'a self,
         buffer_bytes: usize,
-        config: &ModelConfig,
-        layout: &Layout,
-        weights: &mut [f32],
-    ) -> Outcome<()> {
-        let mut reader = TensorReader::new(buffer_bytes);
-        for tensor in layout.tensors() {
-            let weights = &mut weights[tensor.range.clone()];
-            for tensor in hf_tensors(config, tensor) {
-                let found = self.find(config, &tensor)?;
-                found.read(&mut reader, &tensor, 0, &mut weights[tensor.elements()])?;
+        config: &'a ModelConfig,
+    ) -> ImportReader<'a> {
+        ImportReader { import: self, config, reader: TensorReader::new(buffer_bytes) }
+    }
+}
+
+/// Reader of any elements of a model's tensors.
+#[derive(Debug)]
+pub(crate) struct ImportReader<'a> {
+    import: &'a Import,
+    config: &'a ModelConfig,
+    reader: TensorReader,
+}
+
+impl ImportReader<'_> {
+    /// Reads elements of one of our tensors, from its element `first` on.
+    ///
+    /// # Errors
+    /// Exit code 2, naming the file that cannot be read.
+    pub(crate) fn read(&mut self, tensor: &Tensor, first: usize, ours: &mut [f32]) -> Outcome<()> {
+        for theirs in hf_tensors(self.config, tensor) {
+            let part = theirs.elements();
+            let start = part.start.max(first);
+            let end = part.end.min(first + ours.len());
+            if start < end {
+                let found = self.import.find(self.config, &theirs)?;
+                let ours = &mut ours[start - first..end - first];
+                found.read(&mut self.reader, &theirs, start - part.start, ours)?;
             }
         }
         Ok(())
@@ -203,7 +238,7 @@ impl FoundTensor<'_> {
         })
     }
 
-    /// Reads elements of our tensor, from its element `first` unless it is transposed.
+    /// Reads elements of our tensor, from its element `first` on.
     fn read(
         &self,
         reader: &mut TensorReader,
@@ -211,11 +246,10 @@ impl FoundTensor<'_> {
         first: usize,
         ours: &mut [f32],
     ) -> Outcome<()> {
+        let start = self.file.data_start + self.entry.data_offsets[0];
         let element_type = self.element_type()?;
-        let skipped = (first * element_type.size_bytes()) as u64;
-        let start = self.file.data_start + self.entry.data_offsets[0] + skipped;
         let data = TensorData { file: &self.file.file, start, element_type };
-        reader.read(&data, tensor, ours).map_err(|error| self.error(error))
+        reader.read(&data, tensor, first, ours).map_err(|error| self.error(error))
     }
 }
 
@@ -224,8 +258,7 @@ fn is_tied_table(config: &ModelConfig, tensor: &HfTensor) -> bool {
     config.is_tied() && tensor.name == token_table(config)
 }
 
-/// Returns whether two tensors that are not transposed are equal, with elements rounded to both
-/// types.
+/// Returns whether two tensors are equal, with elements rounded to both types.
 fn is_same(one: &FoundTensor<'_>, other: &FoundTensor<'_>, tensor: &HfTensor) -> Outcome<bool> {
     const PART: usize = BUFFER_BYTES / size_of::<f32>();
     let mut reader = TensorReader::new(BUFFER_BYTES);

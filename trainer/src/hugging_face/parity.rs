@@ -12,6 +12,7 @@ use collectives::{Bucket, BucketPlan, Single};
 use device::{Allocator, Device, View, ViewMut};
 use models::candle::Candle;
 use models::fused::Fused;
+use models::layout::Tensor;
 use models::workload::Compute;
 use models::{Batch, Layout, MicroBatch, Model, Pass, StepSink, Sums};
 use safetensors::SafeTensors;
@@ -142,11 +143,12 @@ impl Case {
         let layout = self.layout.clone();
         let mut state = State::new(layout, shard, compute, None, alone, &allocator).unwrap();
         let clock = PhaseClock::new();
-        let mut weights = vec![0.0; self.layout.len()];
         let import = Import::open(&self.folder, &workload.model).unwrap();
-        import.load(&workload.model, &self.layout, &mut weights).unwrap();
+        let mut reader = import.reader(&workload.model);
+        let read =
+            |tensor: &Tensor, first, elements: &mut [f32]| reader.read(tensor, first, elements);
+        state.set_weights(&Device::Host, read).unwrap();
         let mut ops = models::ops::step::on(&Device::Host).unwrap();
-        state.set_weights(&Device::Host, &weights).unwrap();
         state.all_gather_weights(&clock, &*ops).unwrap();
         let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;

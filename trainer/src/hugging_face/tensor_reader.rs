@@ -1,7 +1,8 @@
 //! Reader of tensors of a safetensors file into our layout and format.
 //!
-//! A bounded part of the file is in memory at a time, whatever the size of a tensor: all ranks of a
-//! machine read, and this memory is in addition to that of training.
+//! A rank reads only what it holds, and a bounded part of the file is in memory at a time, whatever
+//! the size of a tensor: all ranks of a machine read, and this memory is in addition to that of
+//! training.
 
 use std::fs::File;
 use std::io;
@@ -42,13 +43,6 @@ impl ElementType {
             Self::F16 => f16::from_f32(element).to_f32(),
         }
     }
-
-    pub(super) fn size_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 | Self::F16 => 2,
-        }
-    }
 }
 
 /// Data of a tensor in a file.
@@ -72,52 +66,92 @@ impl TensorReader {
         Self { buffer: vec![0; buffer_bytes.max(size_of::<f32>())] }
     }
 
-    /// Fills `ours`, the tensor's elements in our layout, exactly.
+    /// Reads elements of our tensor, from its element `first` on.
     pub(super) fn read(
         &mut self,
         data: &TensorData<'_>,
         tensor: &HfTensor,
+        first: usize,
         ours: &mut [f32],
     ) -> io::Result<()> {
-        let element_bytes = data.element_type.size_bytes();
-        // A tensor that is not transposed is read as one long row: each of its elements is a row of
-        // one element in ours.
-        let columns = if tensor.is_transposed { tensor.columns } else { 1 };
-        let width = ours.len() / columns;
-        let elements_max = self.buffer.len() / element_bytes;
-        let rows = (elements_max / width).clamp(1, columns);
-        let run = width.min(elements_max);
-        for row in (0..columns).step_by(rows) {
-            let rows = rows.min(columns - row);
-            for first in (0..width).step_by(run) {
-                let run = run.min(width - first);
-                let part = &mut self.buffer[..rows * run * element_bytes];
-                let skipped = (row * width + first) * element_bytes;
-                data.file.read_exact_at(part, data.start + skipped as u64)?;
-                let ours = ours[first * columns..][..run * columns].chunks_exact_mut(columns);
-                let ours = ours.map(|ours| &mut ours[row..row + rows]);
-                match data.element_type {
-                    ElementType::F32 => transpose(ours, part, f32::from_le_bytes),
-                    ElementType::Bf16 => transpose(ours, part, |b| bf16::from_le_bytes(b).to_f32()),
-                    ElementType::F16 => transpose(ours, part, |b| f16::from_le_bytes(b).to_f32()),
+        match data.element_type {
+            ElementType::F32 => self.read_as(data, tensor, first, ours, f32::from_le_bytes),
+            ElementType::Bf16 => {
+                self.read_as(data, tensor, first, ours, |b| bf16::from_le_bytes(b).to_f32())
+            }
+            ElementType::F16 => {
+                self.read_as(data, tensor, first, ours, |b| f16::from_le_bytes(b).to_f32())
+            }
+        }
+    }
+
+    /// Reads elements of a type of `BYTES`.
+    fn read_as<const BYTES: usize>(
+        &mut self,
+        data: &TensorData<'_>,
+        tensor: &HfTensor,
+        first: usize,
+        ours: &mut [f32],
+        element: impl Fn([u8; BYTES]) -> f32,
+    ) -> io::Result<()> {
+        if tensor.is_transposed {
+            return self.read_transposed(data, tensor, first, ours, element);
+        }
+        let elements_max = self.buffer.len() / BYTES;
+        for (index, ours) in ours.chunks_mut(elements_max).enumerate() {
+            let theirs = self.elements::<BYTES>(data, first + index * elements_max, ours.len())?;
+            ours.iter_mut().zip(theirs).for_each(|(ours, bytes)| *ours = element(*bytes));
+        }
+        Ok(())
+    }
+
+    /// Reads elements of a tensor whose rows are our columns: of each of its rows a run, which is
+    /// a part of our column. The first and the last of our rows may be incomplete.
+    fn read_transposed<const BYTES: usize>(
+        &mut self,
+        data: &TensorData<'_>,
+        tensor: &HfTensor,
+        first: usize,
+        ours: &mut [f32],
+        element: impl Fn([u8; BYTES]) -> f32,
+    ) -> io::Result<()> {
+        let HfTensor { columns, .. } = *tensor;
+        let end = first + ours.len();
+        let our_rows = first / columns..end.div_ceil(columns);
+        let elements_max = self.buffer.len() / BYTES;
+        let run_max = our_rows.len().min(elements_max);
+        // Only whole rows of the tensor follow each other in the file.
+        let is_whole = our_rows.len() == tensor.rows.len();
+        let batch = if is_whole { (elements_max / run_max).clamp(1, columns) } else { 1 };
+        for column in (0..columns).step_by(batch) {
+            let our_columns = column..columns.min(column + batch);
+            for row in our_rows.clone().step_by(run_max) {
+                let run = row..our_rows.end.min(row + run_max);
+                let start = column * tensor.rows.len() + row;
+                let count = our_columns.len() * run.len();
+                let theirs = self.elements::<BYTES>(data, start, count)?;
+                for row in run.clone() {
+                    let from = (row * columns + our_columns.start).max(first);
+                    let to = (row * columns + our_columns.end).min(end);
+                    for index in from..to {
+                        let column = index - row * columns - our_columns.start;
+                        ours[index - first] = element(theirs[column * run.len() + row - run.start]);
+                    }
                 }
             }
         }
         Ok(())
     }
-}
 
-/// Converts each column of `part` to one run of our elements.
-fn transpose<'a, const BYTES: usize>(
-    ours: impl ExactSizeIterator<Item = &'a mut [f32]>,
-    part: &[u8],
-    element: impl Fn([u8; BYTES]) -> f32,
-) {
-    let theirs = part.as_chunks::<BYTES>().0;
-    let width = ours.len();
-    for (column, ours) in ours.enumerate() {
-        for (row, ours) in ours.iter_mut().enumerate() {
-            *ours = element(theirs[row * width + column]);
-        }
+    /// Reads elements of a tensor in its own order.
+    fn elements<const BYTES: usize>(
+        &mut self,
+        data: &TensorData<'_>,
+        first: usize,
+        count: usize,
+    ) -> io::Result<&[[u8; BYTES]]> {
+        let bytes = &mut self.buffer[..count * BYTES];
+        data.file.read_exact_at(bytes, data.start + (first * BYTES) as u64)?;
+        Ok(bytes.as_chunks().0)
     }
 }

@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 use super::config_json;
 use super::export::is_mount_point;
 use super::file_names::{CONFIG, WEIGHTS};
+use super::import::ImportReader;
 use super::safetensors_header::{self, Entry};
 use super::tensor_mapping::{hf_tensors, transpose};
 use super::{BUFFER_BYTES, Import};
+use crate::failure::Outcome;
 
 /// Returns a Llama with H = 6, K = 2, D = 4.
 fn llama() -> ModelConfig {
@@ -109,14 +111,17 @@ fn gpt_weights_are_transposed() {
     assert_eq!(to, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
 
-/// Creates a GPT folder whose every element is its index modulo 251, in one element type.
-fn folder_of(dtype: Dtype, element: impl Fn(usize) -> Vec<u8>) -> tempfile::TempDir {
+/// Creates a folder whose every element is its index modulo 251, in one element type.
+fn folder_of(
+    config: &ModelConfig,
+    dtype: Dtype,
+    element: impl Fn(usize) -> Vec<u8>,
+) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let config = gpt();
-    let layout = Layout::new(&config);
+    let layout = Layout::new(config);
     let mut entries = BTreeMap::new();
     let mut data = Vec::new();
-    for theirs in layout.tensors().iter().flat_map(|tensor| hf_tensors(&config, tensor)) {
+    for theirs in layout.tensors().iter().flat_map(|tensor| hf_tensors(config, tensor)) {
         let start = data.len() as u64;
         data.extend((0..theirs.elements().len()).flat_map(|index| element(index % 251)));
         let data_offsets = [start, data.len() as u64];
@@ -125,22 +130,31 @@ fn folder_of(dtype: Dtype, element: impl Fn(usize) -> Vec<u8>) -> tempfile::Temp
     }
     let header = safetensors_header::write(&BTreeMap::new(), &entries).unwrap();
     fs::write(folder.path().join(WEIGHTS), [header, data].concat()).unwrap();
-    fs::write(folder.path().join(CONFIG), config_json::write(&config).to_string()).unwrap();
+    fs::write(folder.path().join(CONFIG), config_json::write(config).to_string()).unwrap();
     folder
 }
 
 fn import(folder: &Path) -> (Layout, Vec<f32>) {
     let layout = Layout::new(&gpt());
     let mut weights = vec![0.0; layout.len()];
-    Import::open(folder, &gpt()).unwrap().load(&gpt(), &layout, &mut weights).unwrap();
+    let import = Import::open(folder, &gpt()).unwrap();
+    read_all(&mut import.reader(&gpt()), &layout, &mut weights).unwrap();
     (layout, weights)
+}
+
+/// Reads all tensors; leaves what is between them unchanged.
+fn read_all(reader: &mut ImportReader<'_>, layout: &Layout, weights: &mut [f32]) -> Outcome<()> {
+    let mut tensors = layout.tensors().iter();
+    tensors.try_for_each(|tensor| reader.read(tensor, 0, &mut weights[tensor.range.clone()]))
 }
 
 #[test]
 fn every_element_type_is_read() {
-    let single = folder_of(Dtype::F32, |index| (index as f32).to_le_bytes().to_vec());
-    let brain = folder_of(Dtype::BF16, |index| bf16::from_f32(index as f32).to_le_bytes().to_vec());
-    let half = folder_of(Dtype::F16, |index| f16::from_f32(index as f32).to_le_bytes().to_vec());
+    let single = folder_of(&gpt(), Dtype::F32, |index| (index as f32).to_le_bytes().to_vec());
+    let brain =
+        folder_of(&gpt(), Dtype::BF16, |index| bf16::from_f32(index as f32).to_le_bytes().to_vec());
+    let half =
+        folder_of(&gpt(), Dtype::F16, |index| f16::from_f32(index as f32).to_le_bytes().to_vec());
     let (layout, weights) = import(single.path());
     assert_eq!(import(brain.path()).1, weights, "integers below 256 are exact in bf16");
     assert_eq!(import(half.path()).1, weights);
@@ -149,16 +163,16 @@ fn every_element_type_is_read() {
     let column = 7;
     let found = weights[tensor.range.start + row * 24 + column];
     assert_eq!(found, ((column * 72 + row) % 251) as f32, "(out, in) from (in, out)");
-    let foreign = folder_of(Dtype::I32, |index| (index as i32).to_le_bytes().to_vec());
+    let foreign = folder_of(&gpt(), Dtype::I32, |index| (index as i32).to_le_bytes().to_vec());
     let error = Import::open(foreign.path(), &gpt()).unwrap_err().to_string();
     assert!(error.contains("I32"), "{error}");
 }
 
 /// Returns our weights if every element of [`folder_of`] is its index modulo 251.
-fn expected(layout: &Layout) -> Vec<f32> {
+fn expected(config: &ModelConfig, layout: &Layout) -> Vec<f32> {
     let mut all = vec![-1.0; layout.len()];
     for tensor in layout.tensors() {
-        for theirs in hf_tensors(&gpt(), tensor) {
+        for theirs in hf_tensors(config, tensor) {
             let rows = theirs.rows.len();
             let columns = theirs.columns;
             let index = |row, column| match theirs.is_transposed {
@@ -179,32 +193,81 @@ fn expected(layout: &Layout) -> Vec<f32> {
 fn a_file_is_read_through_a_buffer_of_any_size() {
     let layout = Layout::new(&gpt());
     let config = gpt();
-    let expected = expected(&layout);
+    let expected = expected(&config, &layout);
     for folder in [
-        folder_of(Dtype::F32, |index| (index as f32).to_le_bytes().to_vec()),
-        folder_of(Dtype::BF16, |index| bf16::from_f32(index as f32).to_le_bytes().to_vec()),
-        folder_of(Dtype::F16, |index| f16::from_f32(index as f32).to_le_bytes().to_vec()),
+        folder_of(&gpt(), Dtype::F32, |index| (index as f32).to_le_bytes().to_vec()),
+        folder_of(&gpt(), Dtype::BF16, |index| bf16::from_f32(index as f32).to_le_bytes().to_vec()),
+        folder_of(&gpt(), Dtype::F16, |index| f16::from_f32(index as f32).to_le_bytes().to_vec()),
     ] {
         let import = Import::open(folder.path(), &config).unwrap();
         // One element; less than a row; rows and some of the next; whole rows; all of a tensor.
         for bytes in [1, 4, 92, 100, 280, 1000, 3 * 72 * 4, 7 * 33 * 2, 9999, BUFFER_BYTES] {
             let mut weights = vec![-1.0; layout.len()];
-            import.load_buffered(bytes, &config, &layout, &mut weights).unwrap();
+            let mut reader = import.reader_buffered(bytes, &config);
+            read_all(&mut reader, &layout, &mut weights).unwrap();
             assert!(weights == expected, "{bytes} bytes at a time");
         }
     }
 }
 
+/// Reads ranges of 1 to 199 elements, which begin and end inside of rows; in a Llama also ranges
+/// over the ends of the tensors that make up one of ours.
+#[test]
+fn any_elements_of_a_tensor_are_read() {
+    for config in [gpt(), llama()] {
+        let layout = Layout::new(&config);
+        let expected = expected(&config, &layout);
+        let element = |index: usize| bf16::from_f32(index as f32).to_le_bytes().to_vec();
+        let folder = folder_of(&config, Dtype::BF16, element);
+        let import = Import::open(folder.path(), &config).unwrap();
+        for bytes in [2, 60, 3 * 72 * 2, BUFFER_BYTES] {
+            let mut reader = import.reader_buffered(bytes, &config);
+            for tensor in layout.tensors() {
+                let whole = &expected[tensor.range.clone()];
+                let mut first = 0;
+                for count in (1..200).step_by(11).cycle() {
+                    let count = count.min(whole.len() - first);
+                    let mut found = vec![-1.0; count];
+                    reader.read(tensor, first, &mut found).unwrap();
+                    let what = format!("{}, {count} from {first}", tensor.name);
+                    assert_eq!(found, whole[first..first + count], "{what}, {bytes} bytes");
+                    first += count;
+                    if first == whole.len() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sample_tells_folders_apart_by_their_elements_and_by_their_types() {
+    let sample =
+        |folder: &tempfile::TempDir| Import::open(folder.path(), &gpt()).unwrap().sample().unwrap();
+    let single = |index: usize| (index as f32).to_le_bytes().to_vec();
+    let first = folder_of(&gpt(), Dtype::F32, single);
+    assert_eq!(sample(&first), sample(&folder_of(&gpt(), Dtype::F32, single)));
+    let next_step =
+        folder_of(&gpt(), Dtype::F32, |index| (index as f32 + 0.5).to_le_bytes().to_vec());
+    let narrow = |index: usize| bf16::from_f32(index as f32).to_le_bytes().to_vec();
+    let narrow = folder_of(&gpt(), Dtype::BF16, narrow);
+    assert_ne!(sample(&first), sample(&next_step));
+    assert_ne!(sample(&first), sample(&narrow));
+}
+
 #[test]
 fn a_file_that_is_truncated_after_the_check_is_named() {
-    let folder = folder_of(Dtype::F32, |index| (index as f32).to_le_bytes().to_vec());
+    let folder = folder_of(&gpt(), Dtype::F32, |index| (index as f32).to_le_bytes().to_vec());
     let import = Import::open(folder.path(), &gpt()).unwrap();
     let path = folder.path().join(WEIGHTS);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() - 1).unwrap();
     let layout = Layout::new(&gpt());
     let mut weights = vec![0.0; layout.len()];
-    let error = import.load_buffered(100, &gpt(), &layout, &mut weights).unwrap_err();
+    let config = gpt();
+    let mut reader = import.reader_buffered(100, &config);
+    let error = read_all(&mut reader, &layout, &mut weights).unwrap_err();
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
 

@@ -19,7 +19,7 @@ use crate::config::{Config, Engine};
 use crate::failure::{Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
 use crate::mesh::{Dimensions, MeshShape};
-use crate::step::{Allocators, allocate, placed_layout};
+use crate::step::{Allocators, TRANSFER_BYTES, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
 pub use cost::{Ceilings, OpCost, StepCost};
@@ -292,6 +292,8 @@ fn count_between_steps(
     let saved_bytes = CHECKPOINT_BYTES * (buffer_elements / shape.world) as u64;
     // A device's state is copied to the host to be saved.
     let copied_bytes = if config.is_on_cuda() { saved_bytes } else { 0 };
+    // Weights that are set or digested pass through the host.
+    let transfer_bytes = if config.is_on_cuda() { TRANSFER_BYTES as u64 } else { 0 };
     let import_bytes = config.settings.run.init_from.as_ref().map_or(0, |_| BUFFER_BYTES as u64);
     let is_measured = !config.settings.telemetry.matmul_probe.is_zero();
     let is_profiled = profile_step.is_some();
@@ -299,7 +301,7 @@ fn count_between_steps(
     let copies = !config.is_on_cuda() && (is_profiled || is_measured && shape.world > 1);
     let peak = [
         copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes),
-        import_bytes,
+        transfer_bytes + import_bytes,
         if multiplies { probe.planned_bytes(shape.threads) } else { 0 },
         if copies { triad_bytes(shape.local) } else { 0 },
     ];

@@ -23,7 +23,7 @@ use crate::ranks::Ranks;
 use record::ExitCode;
 use record::phase::PhaseTimes;
 use record::text::number_format::binary;
-use record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord};
+use record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord, WeightsDigest};
 
 /// Folder of the run, as prepared by rank 0.
 pub(super) struct PreparedFolder {
@@ -114,13 +114,23 @@ pub(super) fn agree_on_configuration(
     }
 }
 
+/// Weights that a rank has found in its folder of `--init-from`.
+pub(super) struct FoundWeights {
+    /// Digest of a sample of all tensors.
+    pub(super) sample: blake3::Hash,
+    /// Digest of all weights, if each rank has read all.
+    pub(super) whole: Option<WeightsDigest>,
+}
+
 /// Fails if a rank would start with other weights than rank 0; the error names the first such rank.
 pub(super) fn agree_on_weights(
     options: &RunOptions,
     world: &World,
-    digest: &blake3::Hash,
+    found: &FoundWeights,
 ) -> Outcome<()> {
-    match first_that_differs(options, world, digest)? {
+    let whole = found.whole.map(WeightsDigest::to_bytes).unwrap_or_default();
+    let digest = blake3::Hasher::new().update(found.sample.as_bytes()).update(&whole).finalize();
+    match first_that_differs(options, world, &digest)? {
         None => Ok(()),
         Some(rank) => Err(Failure::usage(format!(
             "--init-from: rank {rank} has read different weights than rank 0\n  \

@@ -23,9 +23,9 @@ use super::peers::Peers;
 use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
 use super::rendezvous::{
-    PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
-    storage_barrier,
+    FoundWeights, PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder,
+    agree_on_weights, broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing,
+    ranks_with_storage_timeout, storage_barrier,
 };
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
@@ -45,7 +45,7 @@ use crate::fault_injection::{self, Injector};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
-use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
+use crate::step::{Evaluation, Trainer, batch_plan};
 use crate::stragglers::{Detector, Limits};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
@@ -590,8 +590,8 @@ impl<'run> Session<'run> {
         self.world.placement.world <= RANKS_WITH_BUCKETS_MAX
     }
 
-    /// Gathers the times and the hardware of all ranks and the final weights, after an attempt that
-    /// did not fail.
+    /// Gathers the times and the hardware of all ranks, and digests the final weights, after an
+    /// attempt that did not fail.
     fn measure_end(
         &self,
         events: &Events,
@@ -606,11 +606,11 @@ impl<'run> Session<'run> {
         });
         let ranks = self.gather_ranks(times)?;
         let hardware = ranks_with_storage_timeout(self.options, self.world).gather(hardware)?;
-        let (layout, weights) = trainer.all_weights()?;
+        let digest = trainer.weights_digest(self.ranks())?;
         if self.world.placement.rank == 0 {
             events.note_for_record(Fact::Ranks(ranks));
             events.note_for_record(Fact::Hardware(hardware));
-            events.note_for_record(Fact::Weights(weights_digest(layout, &weights)));
+            events.note_for_record(Fact::Weights(digest));
         }
         Ok(())
     }
@@ -631,13 +631,13 @@ impl<'run> Session<'run> {
             return Ok(());
         }
         let model = &self.options.config.workload.model;
-        let digest = trainer.set_weights(|layout, weights| {
-            import.load(model, layout, weights)?;
-            Ok(weights_digest(layout, weights))
-        })?;
-        agree_on_weights(self.options, self.world, &digest)?;
+        let mut reader = import.reader(model);
+        trainer.set_weights(|tensor, first, elements| reader.read(tensor, first, elements))?;
+        let found = FoundWeights { sample: import.sample()?, whole: trainer.replica_digest()? };
+        agree_on_weights(self.options, self.world, &found)?;
+        trainer.resume_from(trainer.progress())?;
+        let digest = trainer.weights_digest(self.ranks())?.to_string();
         let folder = &self.options.config.settings.run.init_from;
-        let digest = digest.to_hex().to_string();
         Ok(events.record(Fact::Imported(json!({ "folder": folder, "digest": digest })))?)
     }
 

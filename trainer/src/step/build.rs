@@ -18,7 +18,7 @@ use super::gradients::Gradients;
 use super::optimizer::Optimizer;
 use super::scalars::Scalars;
 use super::shard::{Owner, Shard};
-use super::state::State;
+use super::state::{Progress, State};
 use super::windows::WeightWindows;
 use crate::config::{self, Config, Engine};
 use crate::data::prefetch::Buffers;
@@ -164,11 +164,11 @@ pub(super) fn engine(
 
 impl<'world> Trainer<'world> {
     /// Creates a trainer at step 0 with initial weights, which computes on a device; on the host in
-    /// the current rayon pool.
+    /// the current rayon pool. Collective.
     ///
     /// # Errors
     /// Exit code 2 if the batch does not divide or the data is not usable; 3 if the device fails or
-    /// has too little memory.
+    /// has too little memory; 5 if a peer is lost or late.
     pub fn new(
         config: &Config,
         source: &Source,
@@ -210,10 +210,11 @@ impl<'world> Trainer<'world> {
             checkpoint_wait: Duration::ZERO,
         };
         trainer.state.open_downloads(device)?;
-        trainer.set_weights(|layout, weights| {
-            models::init_weights(layout, workload.schedule.seed, weights);
+        trainer.set_weights(|tensor, first, elements| {
+            models::init_elements(tensor, workload.schedule.seed, first, elements);
             Ok(())
         })?;
+        trainer.resume_from(Progress::default())?;
         Ok(trainer)
     }
 }

@@ -81,12 +81,19 @@ impl Trainer<'_> {
         state.synchronize(clock)?;
         clock.enter(Phase::Eval);
         let mut sum = 0.0;
-        for micro_batch in (ranks.rank()..evaluation.micro_batches).step_by(ranks.world()) {
-            evaluation.fill(micro_batch);
+        let last = evaluation.micro_batches.saturating_sub(1);
+        for pass in 0..evaluation.micro_batches.div_ceil(ranks.world()) {
+            let micro_batch = pass * ranks.world() + ranks.rank();
+            // All ranks run as many passes, as a pass may gather weights from all: a rank that has
+            // no micro-batch of its own left computes one that does not count.
+            evaluation.fill(micro_batch.min(last));
             let batch = Batch { inputs: &evaluation.inputs, targets: &evaluation.targets };
             let (_, mut weights) = state.arriving(clock);
             weights.begin(Reads::Evaluation);
-            sum += model.evaluate(&mut weights, batch)?;
+            let loss = model.evaluate(&mut weights, batch)?;
+            if micro_batch <= last {
+                sum += loss;
+            }
         }
         let sums = &mut evaluation.sums;
         sums[ranks.rank()] = [sum, f64::from(u8::from(stop()))];

@@ -10,6 +10,7 @@ mod dry;
 mod evaluation;
 mod frozen;
 pub(crate) mod gradients;
+mod master_weights;
 pub(crate) mod optimizer;
 mod scalars;
 mod schedule;
@@ -31,18 +32,20 @@ use std::time::{Duration, Instant};
 use checkpoint::{Frozen, Snapshot, Staging};
 use collectives::Operation;
 use device::Device;
+use models::layout::Tensor;
 use models::meter::{Kind, Role};
 use models::ops::step::StepOps;
 use models::ops::work;
-use models::{Batch, Layout, Meter, Model};
+use models::{Batch, Meter, Model};
 
 pub(crate) use build::{Allocators, allocate, batch_plan, placed_layout};
 pub use consensus::Requests;
 pub(crate) use dry::{DryStep, dry_step};
 pub(crate) use evaluation::Evaluation;
 pub(crate) use frozen::SavedRange;
+pub(crate) use master_weights::TRANSFER_BYTES;
 pub(crate) use shard::Piece;
-pub(crate) use state::{Progress, SavedLayout, State, StateBuffersMut, WEIGHTS, weights_digest};
+pub(crate) use state::{Progress, SavedLayout, State, StateBuffersMut, WEIGHTS};
 
 use consensus::{Vote, Votes};
 use gradients::{Gradients, StepContext};
@@ -60,8 +63,8 @@ use crate::timing::communication::Communication;
 use crate::timing::phase::{PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
 use crate::timing::step_trace::StepTrace;
-use record::BucketRecord;
 use record::phase::Phase;
+use record::{BucketRecord, WeightsDigest};
 use telemetry::hardware::{Alert, SharedAlert};
 
 /// State and resources of one rank that trains.
@@ -383,21 +386,17 @@ impl Trainer<'_> {
         Ok(self.state.synchronize(&self.clock)?)
     }
 
-    /// Replaces the master weights by those that `fill` writes into a flat buffer of zeros.
-    pub(crate) fn set_weights<T>(
+    /// Sets the master weights that this rank holds: `fill` writes elements of a tensor, from the
+    /// given element on. Call [`resume_from`](Self::resume_from) afterwards.
+    pub(crate) fn set_weights(
         &mut self,
-        fill: impl FnOnce(&Layout, &mut [f32]) -> Outcome<T>,
-    ) -> Outcome<T> {
+        fill: impl FnMut(&Tensor, usize, &mut [f32]) -> Outcome<()>,
+    ) -> Outcome<()> {
         self.synchronize_weights()?;
-        let Self { device, ops, state, clock, .. } = self;
-        let mut weights = vec![0.0; state.layout.len()];
-        let filled = fill(&state.layout, &mut weights)?;
-        state.set_weights(device, &weights)?;
-        state.all_gather_weights(clock, &**ops)?;
-        Ok(filled)
+        self.state.set_weights(&self.device, fill)
     }
 
-    /// Resumes from a restored state. Collective.
+    /// Resumes from weights that were set or a state that was restored. Collective.
     pub(crate) fn resume_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
         self.state.all_gather_weights(&self.clock, &*self.ops)?;
@@ -405,10 +404,20 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Returns the layout and all master weights, flat and in the host's memory. Collective,
-    /// between steps.
-    pub(crate) fn all_weights(&mut self) -> Outcome<(&Layout, Vec<f32>)> {
-        self.state.all_weights(&self.clock, &self.device)
+    /// Returns the digest of all weights, of which each of all `ranks` adds up those that it owns.
+    /// Collective, between steps.
+    pub(crate) fn weights_digest(&mut self, ranks: Ranks<'_>) -> Outcome<WeightsDigest> {
+        self.synchronize_weights()?;
+        let own = self.state.digest(&self.device, self.state.shard.saved())?;
+        Ok(ranks.add_up(own)?)
+    }
+
+    /// Returns the digest of the weights that this rank holds, if each rank holds all. None may be
+    /// in flight.
+    pub(crate) fn replica_digest(&self) -> Outcome<Option<WeightsDigest>> {
+        let State { shard, .. } = &self.state;
+        let held = || self.state.digest(&self.device, shard.pieces().cloned());
+        (!shard.is_sharded()).then(held).transpose()
     }
 
     /// Returns the number of completed steps.

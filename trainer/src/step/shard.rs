@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use collectives::{BucketPlan, Operation};
 use models::Layout;
+use models::layout::Tensor;
 
 use crate::config::Sharded;
 
@@ -158,6 +159,11 @@ impl Piece {
             Some(Self { tensor, ..piece })
         });
         inside.collect()
+    }
+
+    /// Returns the range in its tensor.
+    pub(crate) fn elements(&self, tensor: &Tensor) -> Range<usize> {
+        self.flat.start - tensor.range.start..self.flat.end - tensor.range.start
     }
 
     /// Returns its intersection with a range of the flat buffers.

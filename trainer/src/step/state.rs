@@ -275,20 +275,6 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// Replaces the master weights that this rank holds; `all` is flat. Afterwards
-    /// [`Self::all_gather_weights`] has to share them.
-    pub(crate) fn set_weights(&mut self, device: &Device, all: &[f32]) -> Outcome<()> {
-        self.take_back();
-        for Piece { flat, held, stored, .. } in self.shard.pieces() {
-            let master = match &mut self.weights {
-                ModelWeights::F32(weights) => weights.stored_mut(stored.clone()),
-                ModelWeights::Bf16 { master, .. } => master.view_mut().slice(held.clone()),
-            };
-            device.write(master, &all[flat.clone()])?;
-        }
-        Ok(())
-    }
-
     /// Gathers the weights that the engine computes with, from the master weights that each rank
     /// holds. Collective.
     pub(crate) fn all_gather_weights(
@@ -312,24 +298,8 @@ impl<'world> State<'world> {
             }
         }?;
         self.synchronize(clock)?;
-        self.gathers.take(); // not part of a step
+        self.gathers = CommunicationTally::default(); // not part of a step
         Ok(())
-    }
-
-    /// Returns the layout and all master weights, flat. Collective, between steps.
-    pub(super) fn all_weights(
-        &mut self,
-        clock: &PhaseClock,
-        device: &Device,
-    ) -> Outcome<(&Layout, Vec<f32>)> {
-        self.synchronize(clock)?;
-        let Self { dimensions, layout, shard, weights, .. } = &*self;
-        let mut all = vec![0.0; shard.len];
-        for piece in shard.saved() {
-            device.read(weights.master(&piece), &mut all[piece.flat.clone()])?;
-        }
-        dimensions.owners.collective.all_reduce_sum(&mut all, dimensions.owners.deadline())?;
-        Ok((layout, all))
     }
 
     /// Makes one weight that the engine computes with huge, for a drill; none may be in flight.
@@ -442,16 +412,4 @@ fn state_buffers<T>(order: Order, buffers: [T; 3]) -> [StateBuffer<T>; 3] {
         held("optimizer.exp_avg", exp_avg),
         held("optimizer.exp_avg_sq", exp_avg_sq),
     ]
-}
-
-/// Returns BLAKE3 of all master weights in the order of their names, so that it does not depend on
-/// padding and world size. `weights` is flat.
-pub(crate) fn weights_digest(layout: &Layout, weights: &[f32]) -> blake3::Hash {
-    let mut tensors: Vec<_> = layout.tensors().iter().collect();
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut hasher = blake3::Hasher::new();
-    for tensor in tensors {
-        hasher.update_rayon(bytemuck::cast_slice(&weights[tensor.range.clone()]));
-    }
-    hasher.finalize()
 }

@@ -90,6 +90,14 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
+    /// Returns the master weights of a piece, to be written; none may be in flight.
+    pub(super) fn master_mut(&mut self, piece: &Piece) -> ViewMut<'_, f32> {
+        match self {
+            Self::F32(weights) => weights.stored_mut(piece.stored.clone()),
+            Self::Bf16 { master, .. } => master.view_mut().slice(piece.held.clone()),
+        }
+    }
+
     /// Begins a pass over the weights.
     fn begin(&mut self, reads: Reads) {
         match self {

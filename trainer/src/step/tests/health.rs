@@ -2,10 +2,18 @@
 
 use super::*;
 
-/// Returns all master weights, flat.
+/// Returns the master weights of all ranks, in an order that does not change.
 fn weights(trainer: &mut Trainer<'_>) -> Vec<f32> {
-    let (_, weights) = trainer.all_weights().unwrap();
-    weights
+    trainer.synchronize_weights().unwrap();
+    let state = &trainer.state;
+    let own = |piece: Piece| state.weights.master(&piece).host().to_vec();
+    let own: Vec<f32> = state.shard.saved().flat_map(own).collect();
+    let ranks = trainer.ranks().gather_bytes(bytemuck::cast_slice(&own)).unwrap();
+    ranks
+        .iter()
+        .flat_map(|bytes| bytes.as_chunks().0)
+        .map(|&bytes| f32::from_ne_bytes(bytes))
+        .collect()
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {

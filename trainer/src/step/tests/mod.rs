@@ -1,6 +1,8 @@
 //! Tests that sharding and overlap do not change a bit. Under sharding a rank holds only its part,
 //! and forward waits only for the weights that it needs.
 
+mod digest;
+mod evaluation;
 mod gate;
 mod health;
 mod watched;
@@ -59,7 +61,7 @@ fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Train
 struct Trained {
     /// Bits of the loss and gradient norm of each step.
     steps: Vec<[u64; 2]>,
-    weights: blake3::Hash,
+    weights: WeightsDigest,
 }
 
 /// Returns the bits of the loss and gradient norm of the next step.
@@ -86,8 +88,7 @@ fn trained_steps(config: &Config, trainer: &mut Trainer<'_>, world: usize) -> Tr
     let shape = MeshShape::of(&config.settings.parallel, world).unwrap();
     let shards = if config.shards_weights() { shape.shard } else { 1 };
     assert_eq!(trainer.state.shard.stored, layout.len() / shards);
-    let (layout, weights) = trainer.all_weights().unwrap();
-    Trained { steps, weights: weights_digest(layout, &weights) }
+    Trained { steps, weights: trainer.weights_digest(trainer.ranks()).unwrap() }
 }
 
 fn on_ranks<T: Send>(world: usize, body: impl Fn(&dyn Collective) -> T + Sync) -> Vec<T> {
@@ -124,8 +125,12 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
-/// Trains a rank of a mesh for three steps.
-fn train_on(config: &Config, world: &dyn Collective) -> Trained {
+/// Runs a rank of the mesh that is configured.
+fn on_mesh<T>(
+    config: &Config,
+    world: &dyn Collective,
+    body: impl FnOnce(&mut Trainer<'_>) -> T,
+) -> T {
     let shape = MeshShape::of(&config.settings.parallel, world.world()).unwrap();
     let placed = Placed::new(shape, &vec![0; world.world()]);
     let groups = placed.open(world).unwrap();
@@ -136,8 +141,16 @@ fn train_on(config: &Config, world: &dyn Collective) -> Trained {
         Mesh::line(shape, world, &single)
     };
     let source = source(config);
-    let trained = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
-    trained_steps(config, &mut trained.unwrap(), world.world())
+    let trainer = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
+    body(&mut trainer.unwrap())
+}
+
+/// Divisions of several ranks into the dimensions `data` and `shard`.
+const DIVISIONS: [[usize; 2]; 5] = [[1, 4], [2, 2], [4, 1], [2, 4], [4, 2]];
+
+/// Returns the settings of a division.
+fn division([data, shard]: [usize; 2]) -> [String; 2] {
+    [("data", data), ("shard", shard)].map(|(key, ranks)| format!("parallel.{key}={ranks}"))
 }
 
 /// Checks that steps agree within a relative error.
@@ -175,7 +188,10 @@ fn divisions_train_alike(workload: &str, compute: &str, accumulation: usize) {
             let sharded = format!("parallel.sharded={sharded}");
             let division = division.iter().chain([&sharded]).map(String::as_str);
             let all: Vec<&str> = division.chain(settings.iter().copied()).collect();
-            let ranks = on_ranks(RANKS, |rank| train_on(&config(workload, &all), rank));
+            let ranks = on_ranks(RANKS, |rank| {
+                let config = config(workload, &all);
+                on_mesh(&config, rank, |trainer| trained_steps(&config, trainer, RANKS))
+            });
             assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{all:?}: ranks agree");
             ranks.into_iter().next().unwrap()
         };
@@ -202,8 +218,7 @@ fn divisions_train_alike(workload: &str, compute: &str, accumulation: usize) {
 #[test]
 fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
     let config = config("smoke", &["parallel.sharded=optimizer"]);
-    let group = Threads::group(2);
-    let named = group.iter().map(|rank| {
+    on_ranks(2, |rank| {
         let mut trainer = trainer(&config, rank);
         let owned = trainer.state.shard.pieces().nth(3).unwrap().clone();
         trainer.gradients.windows_mut().host()[owned.flat.start + 5] = f32::INFINITY;
@@ -221,7 +236,6 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
         assert!(vote.squares.is_finite());
         assert_eq!(vote.reduced_non_finite, None);
     });
-    assert_eq!(named.count(), 2);
 }
 
 /// Restores the elements that a rank holds, here with numbers that are exact in bf16.
@@ -353,8 +367,8 @@ enum Hook {
     Fail,
 }
 
-/// Runs two ranks, of which rank 1 has a hook before the last all-gather of its first update: that
-/// of the bucket which forward needs last.
+/// Runs two ranks, of which rank 1 has a hook before the last all-gather of its first update, which
+/// follows those of the initial weights: that of the bucket which forward needs last.
 fn with_a_slow_rank<T: Send>(
     config: &Config,
     hook: Hook,
@@ -366,7 +380,7 @@ fn with_a_slow_rank<T: Send>(
     let gathers = AtomicUsize::new(0);
     let watch = |rank: &Threads, operation, _| {
         let is_gather = operation == Operation::AllGather;
-        if is_gather && gathers.fetch_add(1, Ordering::SeqCst) + 1 == plan.buckets.len() {
+        if is_gather && gathers.fetch_add(1, Ordering::SeqCst) + 1 == 2 * plan.buckets.len() {
             match hook {
                 Hook::WaitAtGate => gate.wait(),
                 Hook::Fail => rank.abandon("a simulated failure"),
@@ -498,7 +512,10 @@ fn losing_a_rank_fails_the_wait_for_its_weights() {
         let extra = ["parallel.sharded=optimizer", "collectives.deadline=200ms", &overlap];
         let config = config("smoke", &extra);
         let group = Threads::group(2);
-        let mut trainer = trainer(&config, &group[0]);
+        let mut trainer = std::thread::scope(|scope| {
+            scope.spawn(|| drop(trainer(&config, &group[1])));
+            trainer(&config, &group[0])
+        });
         let updated = trainer.update(1.0);
         assert_eq!(updated.is_ok(), overlaps, "an update waits only where nothing overlaps");
         let failure = updated.and_then(|()| trainer.synchronize_weights()).unwrap_err();
