@@ -241,12 +241,18 @@ mod tests {
     #[test]
     fn hints_name_what_is_planned_to_fit() {
         let found = hinted("llama3-8b", &[], 8, 80);
-        let settings = "it fits with parallel.sharded = optimizer and run.recompute = full";
-        assert_eq!(found, format!("{settings} (61.15 GiB a rank)"), "no more machines are needed");
-        let found = hinted("llama3-8b", &[], 8, 51);
-        let more = format!("{settings} and 128 ranks in all (50.63 GiB a rank)");
-        assert_eq!(found, more, "as few as suffice with both settings");
-        let found = hinted("llama3-70b", &["parallel.sharded=optimizer"], 8, 80);
-        assert!(found.starts_with("it does not fit even with run.recompute = full"), "{found}");
+        assert_eq!(found, "it fits with parallel.sharded = gradients (68.77 GiB a rank)");
+        let found = hinted("llama3-8b", &["run.recompute=full"], 8, 30);
+        assert!(found.starts_with("it fits with parallel.sharded = weights ("), "{found}");
+        let found = hinted("llama3-8b", &["parallel.sharded=weights"], 8, 22);
+        assert!(found.starts_with("it fits with run.recompute = full and "), "{found}");
+        let found = hinted("llama3-70b", &["parallel.sharded=weights"], 8, 80);
+        let more = "it fits with run.recompute = full and 32 ranks in all (";
+        assert!(found.starts_with(more), "as few as suffice: {found}");
+        let found = hinted("gpt3-175b", &[], 8, 2);
+        assert!(
+            found.starts_with("it does not fit even with parallel.sharded = weights"),
+            "{found}"
+        );
     }
 }

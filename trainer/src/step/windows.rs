@@ -16,42 +16,63 @@ use crate::config::Sharded;
 #[derive(Debug, Clone)]
 struct Need {
     len: usize,
-    slots: Vec<bool>,
+    slots: Slots,
+}
+
+/// Set of slots of a circle, a bit each.
+#[derive(Debug, Clone)]
+struct Slots {
+    bits: Vec<u64>,
+    circle: usize,
+}
+
+impl Slots {
+    fn contains(&self, slot: usize) -> bool {
+        self.bits[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.bits.iter().zip(&other.bits).any(|(own, other)| own & other != 0)
+    }
+
+    fn unite(&mut self, other: &Self) {
+        self.bits.iter_mut().zip(&other.bits).for_each(|(own, other)| *own |= other);
+    }
 }
 
 impl Need {
-    fn new(len: usize, slots: usize) -> Self {
-        Self { len, slots: vec![false; slots] }
+    fn new(len: usize, circle: usize) -> Self {
+        Self { len, slots: Slots { bits: vec![0; circle.div_ceil(64)], circle } }
     }
 
     /// Adds the slots of a range, which may reach over the end of the circle.
     fn add(&mut self, slots: Range<usize>) {
-        let circle = self.slots.len();
-        slots.for_each(|slot| self.slots[slot % circle] = true);
-    }
-
-    fn meets(&self, other: &Self) -> bool {
-        self.slots.iter().zip(&other.slots).any(|(own, other)| *own && *other)
+        for slot in slots.map(|slot| slot % self.slots.circle) {
+            self.slots.bits[slot / 64] |= 1 << (slot % 64);
+        }
     }
 
     /// Returns the indices of the other needs that have a slot in common.
     fn conflicts(&self, needs: &[Self]) -> Vec<usize> {
-        let meets =
-            |index: &usize| self.meets(&needs[*index]) && !std::ptr::eq(self, &needs[*index]);
-        (0..needs.len()).filter(meets).collect()
+        let is_other = |need: &Self| !std::ptr::eq(self, need) && self.slots.meets(&need.slots);
+        (0..needs.len()).filter(|&index| is_other(&needs[index])).collect()
     }
 }
 
+/// Most beginnings that are tried.
+const BEGINNINGS_MAX: usize = 16;
+
 /// Gives each need a range that is free in all of its slots. On a circle it matters where one
-/// begins, so every beginning is tried, in several orders.
+/// begins, so several beginnings are tried, in two orders.
 fn place(needs: &[Need]) -> Vec<Range<usize>> {
     let conflicts: Vec<Vec<usize>> = needs.iter().map(|need| need.conflicts(needs)).collect();
-    let slots = needs.first().map_or(0, |need| need.slots.len());
-    let in_slot = |slot: usize| needs.iter().filter(move |need| need.slots[slot]);
+    let slots = needs.first().map_or(0, |need| need.slots.circle);
+    let in_slot = |slot: usize| needs.iter().filter(move |need| need.slots.contains(slot));
     let least = (0..slots).map(|slot| in_slot(slot).map(|need| need.len).sum()).max().unwrap_or(0);
     let placing = Placing { needs, conflicts, least };
     let mut best: Option<Vec<Range<usize>>> = None;
-    for first in 0..needs.len() {
+    let stride = needs.len().div_ceil(BEGINNINGS_MAX).max(1);
+    for first in (0..needs.len()).step_by(stride) {
         let in_turn: Vec<usize> = (first..needs.len()).chain(0..first).collect();
         let mut longest_first = in_turn.clone();
         longest_first.sort_by_key(|&index| std::cmp::Reverse(needs[index].len));
@@ -217,10 +238,8 @@ fn windows_in_turn(buckets: &[usize], plan: &BucketPlan, ahead: usize) -> Vec<Ra
         if position == last && is_kept && need_of[first] != need_of[last] {
             let (kept, joined) = (need_of[first], need_of[last]);
             let empty = Need::new(0, slots);
-            let joined_slots = std::mem::replace(&mut needs[joined], empty).slots;
-            for (slot, is_needed) in joined_slots.iter().enumerate() {
-                needs[kept].slots[slot] |= is_needed;
-            }
+            let joined_need = std::mem::replace(&mut needs[joined], empty);
+            needs[kept].slots.unite(&joined_need.slots);
             need_of.iter_mut().filter(|need| **need == joined).for_each(|need| *need = kept);
         }
     }

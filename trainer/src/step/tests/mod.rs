@@ -5,6 +5,7 @@ mod digest;
 mod evaluation;
 mod gate;
 mod health;
+mod sharded;
 mod watched;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
