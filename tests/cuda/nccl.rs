@@ -31,6 +31,8 @@ const SMALL: [&str; 12] = [
 
 const FORMATS: [&str; 2] = ["precision.compute=f32", "precision.compute=bf16"];
 
+const SHARDED_BF16: [&str; 2] = ["precision.compute=bf16", "parallel.sharded=optimizer"];
+
 /// A device for each rank.
 const DEVICES: (&str, &str) = ("EMULATED_CUDA_DEVICES", "2");
 
@@ -90,6 +92,24 @@ fn sharding_and_overlap_do_not_change_a_bit() {
             });
         assert_eq!(whole, sharded, "{format}");
         assert!(whole.0.fingerprint["weights"].is_string());
+    }
+}
+
+/// Weights pass through the host on their way to a device, and on their way to the digest.
+#[test]
+fn imported_weights_have_the_digest_of_the_processor() {
+    let folder = Folder::new();
+    let on_cpu = ["train", "--steps", "1", "--out", &folder.text()];
+    run(&[&on_cpu, &SMALL[..]].concat()).expect(0);
+    let exported = support::text(&folder.sibling("exported"));
+    run(&["export", &folder.text(), "--out", &exported]).expect(0);
+    for settings in [["precision.compute=f32", "parallel.sharded=none"], SHARDED_BF16] {
+        let imported = Folder::new();
+        let [format, sharded] = settings.map(|setting| ["--set", setting]);
+        let flags = ["--steps", "1", "--init-from", &exported];
+        train(&imported, &[&flags[..], &format, &sharded].concat()).expect(0);
+        let found = &imported.record()["run"]["initial_weights"]["digest"];
+        assert_eq!(*found, folder.record()["fingerprint"]["weights"], "{settings:?}");
     }
 }
 
