@@ -13,6 +13,7 @@ use crate::phase::{Phase, PhaseTimes};
 use crate::statistics::{Distribution, Histogram};
 use crate::steps::{OwnTimes, StepBlock};
 use crate::straggler::{CalibrationRates, Straggler};
+use crate::traffic::DimensionTraffic;
 use crate::trigger::Trigger;
 
 /// State of a run or an attempt.
@@ -100,6 +101,26 @@ impl std::fmt::Display for MeshPlace {
     }
 }
 
+/// Numbers of ranks along the dimensions of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeshSizes {
+    /// Groups that each hold a whole model.
+    pub data: usize,
+    /// Ranks of each.
+    pub shard: usize,
+}
+
+impl MeshSizes {
+    /// Returns the sizes of the dimensions of these ranks; `None` where there are ranks in one of
+    /// them only.
+    pub fn of(ranks: &[RankRecord]) -> Option<Self> {
+        let places = ranks.iter().filter_map(|rank| rank.mesh);
+        let sizes =
+            places.map(|MeshPlace { data, shard }| Self { data: data + 1, shard: shard + 1 });
+        sizes.reduce(|a, b| Self { data: a.data.max(b.data), shard: a.shard.max(b.shard) })
+    }
+}
+
 /// One rank: its place and its speed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankRecord {
@@ -139,8 +160,8 @@ pub struct RankRecord {
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
-    /// Buckets, in the order in which they are waited for; empty on a single rank, in jobs of more
-    /// than 256 ranks, and until the attempt ends.
+    /// Buckets by operation and size; empty on a single rank, in jobs of more than 256 ranks, and
+    /// until the attempt ends.
     #[serde(default)]
     pub buckets: Vec<BucketRecord>,
     /// Own time in the attempt's steps; `null` until the attempt ends.
@@ -319,6 +340,9 @@ pub struct Collectives {
     pub exposed_ms: Distribution,
     /// Share of the total that was hidden behind computation; 0 without communication.
     pub hidden_share: f64,
+    /// Traffic over each dimension of ranks, the mean of all ranks; empty if the attempt failed.
+    #[serde(default)]
+    pub traffic: Vec<DimensionTraffic>,
 }
 
 /// One committed checkpoint.

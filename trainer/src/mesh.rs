@@ -82,7 +82,8 @@ impl Placed {
         world: &dyn Collective,
     ) -> Result<Box<dyn Collective>, collectives::Error> {
         world.grid(&GridPlan {
-            dimensions: "shard x data",
+            name: "shard x data",
+            dimensions: ["shard", "data"],
             number: OWNERS,
             lines: self.groups.clone(),
         })

@@ -19,9 +19,8 @@ use super::shard::Shard;
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
-use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
+use crate::timing::communication::{BucketSpan, Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
-use record::BucketRecord;
 use record::phase::Phase;
 
 /// Flat gradients of one rank, and their reduction.
@@ -51,7 +50,7 @@ impl Gradients {
     ) -> Result<Self, collectives::Error> {
         let allocator = allocator.for_purpose(memory::GRADIENTS);
         let flat = ranks.collective.buffer(&allocator, plan.len, ranks.deadline())?;
-        let reductions = CommunicationTally::default();
+        let reductions = CommunicationTally::new(reduction, ranks.collective);
         let pending = Vec::new();
         Ok(Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns: 0 })
     }
@@ -113,10 +112,9 @@ impl Gradients {
         self.reductions.add(settled.timing, settled.wait_start);
     }
 
-    /// Returns the totals of each bucket's reductions.
-    pub(super) fn bucket_records(&self, world: usize) -> impl Iterator<Item = BucketRecord> {
-        let record = move |totals: &BucketTotals| totals.record(self.reduction, world);
-        self.reductions.buckets().map(record)
+    /// Returns the reductions of gradients.
+    pub(super) fn reductions(&self) -> &CommunicationTally {
+        &self.reductions
     }
 
     /// Returns the communication of reductions since the last call.

@@ -54,12 +54,12 @@ use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
-use crate::timing::communication::Communication;
+use crate::timing::communication::{Communication, CommunicationTally};
 use crate::timing::phase::{PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
 use crate::timing::step_trace::StepTrace;
-use record::BucketRecord;
 use record::phase::Phase;
+use record::{BucketRecord, DimensionTraffic};
 use telemetry::hardware::{Alert, SharedAlert};
 
 /// State and resources of one rank that trains.
@@ -485,13 +485,20 @@ impl Trainer<'_> {
         std::mem::take(&mut self.checkpoint_wait)
     }
 
-    /// Returns the totals of each bucket on this rank; empty on a single rank.
+    /// Returns the totals of buckets on this rank by operation and size; empty on a single rank.
     pub(crate) fn bucket_records(&self) -> Vec<BucketRecord> {
-        let world = self.ranks.world();
-        if world == 1 {
-            return Vec::new();
-        }
-        self.gradients.bucket_records(world).chain(self.state.bucket_records()).collect()
+        self.tallies().flat_map(CommunicationTally::buckets).collect()
+    }
+
+    /// Returns the traffic of this rank over each dimension; empty on a single rank.
+    pub(crate) fn traffic(&self) -> Vec<DimensionTraffic> {
+        self.tallies().flat_map(CommunicationTally::traffic).collect()
+    }
+
+    fn tallies(&self) -> impl Iterator<Item = &CommunicationTally> {
+        let communicates = !self.ranks.is_alone();
+        let all = [self.gradients.reductions(), self.state.gathers()];
+        all.into_iter().filter(move |_| communicates)
     }
 
     /// Returns the communication since the last call.

@@ -23,9 +23,8 @@ use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
+use crate::timing::communication::{BucketSpan, Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
-use record::BucketRecord;
 
 /// Prefix of the names of weights in a checkpoint.
 pub(crate) const WEIGHTS: &str = "model";
@@ -155,7 +154,7 @@ impl<'world> State<'world> {
             layout,
             shard,
             progress: Progress::default(),
-            gathers: CommunicationTally::default(),
+            gathers: CommunicationTally::new(Operation::AllGather, owners.collective),
             lent: None,
             downloads: None,
         })
@@ -196,11 +195,9 @@ impl<'world> State<'world> {
         self.gathers.add(settled.timing, settled.wait_start);
     }
 
-    /// Returns the totals of each bucket's gathers.
-    pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
-        let world = self.owners.world();
-        let record = move |totals: &BucketTotals| totals.record(Operation::AllGather, world);
-        self.gathers.buckets().map(record)
+    /// Returns the gathers of weights.
+    pub(super) fn gathers(&self) -> &CommunicationTally {
+        &self.gathers
     }
 
     /// Keeps each gather from now on, until the trace is taken.
@@ -319,7 +316,7 @@ impl<'world> State<'world> {
             }
         }?;
         self.synchronize(clock)?;
-        self.gathers.take(); // not part of a step
+        self.gathers.discard();
         Ok(())
     }
 

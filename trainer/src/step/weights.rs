@@ -236,7 +236,7 @@ mod tests {
             });
             let weights = &mut ModelWeights::F32(gather(&group[0]));
             let start = start; // if this closure panics, dropped before the weights, which wait
-            let gathers = &mut CommunicationTally::default();
+            let gathers = &mut CommunicationTally::new(Operation::AllGather, &group[0]);
             let clock = &mut PhaseClock::new();
             clock.start_step();
             clock.enter(Phase::Forward);

@@ -121,15 +121,19 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
-/// Trains a rank of a mesh for three steps.
-fn train_on(config: &Config, world: &dyn Collective) -> Trained {
+/// Runs `body` with the trainer of a rank of a mesh.
+fn on_mesh<T>(config: &Config, world: &dyn Collective, body: impl FnOnce(Trainer<'_>) -> T) -> T {
     let shape = MeshShape::of(&config.settings.parallel, world.world()).unwrap();
     let placed = Placed::new(shape, &vec![0; world.world()]);
-    let owners = placed.owners(world).unwrap();
-    let mesh = Mesh { world, owners: &*owners };
+    let owners = shape.is_grid().then(|| placed.owners(world).unwrap());
+    let mesh = Mesh { world, owners: owners.as_deref().unwrap_or(world) };
     let source = source(config);
-    let trained = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
-    trained_steps(config, &mut trained.unwrap(), world.world())
+    body(Trainer::new(config, &source, &Device::Host, mesh, Injector::default()).unwrap())
+}
+
+/// Trains a rank of a mesh for three steps.
+fn train_on(config: &Config, world: &dyn Collective) -> Trained {
+    on_mesh(config, world, |mut trainer| trained_steps(config, &mut trainer, world.world()))
 }
 
 #[test]
@@ -159,6 +163,69 @@ fn every_division_of_ranks_trains_alike() {
                     let error = (found / expected - 1.0).abs();
                     assert!(error < tolerance, "{case}: {found}, alone {expected}");
                 }
+            }
+        }
+    }
+}
+
+/// The bytes that a rank sends over each dimension in a step, by operation.
+type SentBytes = Vec<(String, String, u64)>;
+
+/// The closed formula: of every bucket a rank sends (n - 1) / n to the n ranks of its shard group,
+/// and of its part of the group's sum (m - 1) / m to the m ranks of the data dimension.
+fn sent_bytes(config: &Config, [data, shard]: [usize; 2], is_sharded: bool) -> SentBytes {
+    let (_, plan) = placed_layout(config, data * shard);
+    let sum = |of: &dyn Fn(usize) -> usize| -> u64 {
+        plan.buckets.iter().map(|bucket| of(4 * bucket.range.len()) as u64).sum()
+    };
+    let over_shard = sum(&|bytes| bytes / shard * (shard - 1));
+    let over_data = sum(&|bytes| bytes / shard / data * (data - 1));
+    let row = |dimension: &str, operation: &str, bytes| (dimension.into(), operation.into(), bytes);
+    match (data, shard, is_sharded) {
+        (1, _, true) => {
+            vec![row("world", "reduce_scatter", over_shard), row("world", "all_gather", over_shard)]
+        }
+        (1, _, false) => vec![row("world", "all_reduce", 2 * over_shard)],
+        (_, _, true) => vec![
+            row("shard", "reduce_scatter", over_shard),
+            row("data", "reduce_scatter", over_data),
+            row("data", "all_gather", over_data),
+            row("shard", "all_gather", over_shard),
+        ],
+        (_, _, false) => vec![
+            row("shard", "reduce_scatter", over_shard),
+            row("data", "all_reduce", 2 * over_data),
+            row("shard", "all_gather", over_shard),
+        ],
+    }
+}
+
+#[test]
+fn traffic_is_that_of_the_formula_to_the_byte() {
+    for sizes in [[1, 3], [2, 2], [2, 3], [3, 2]] {
+        for is_sharded in [false, true] {
+            let [data, shard] = sizes;
+            let [data_key, shard_key] =
+                [("data", data), ("shard", shard)].map(|(key, n)| format!("parallel.{key}={n}"));
+            let extra = [&*data_key, &shard_key, sharding(is_sharded), "batch.global_sequences=24"];
+            let config = config("smoke", &[&extra[..], &["batch.micro_sequences=1"]].concat());
+            let found = on_ranks(data * shard, |rank| {
+                on_mesh(&config, rank, |mut trainer| {
+                    for _ in 0..5 {
+                        trainer.step(Requests::default).unwrap();
+                    }
+                    trainer.traffic()
+                })
+            });
+            let expected = sent_bytes(&config, sizes, is_sharded);
+            for rows in found {
+                let sent = |row: &DimensionTraffic| {
+                    let bytes = row.bytes_per_step as u64;
+                    assert_eq!(bytes as f64, row.bytes_per_step, "the same in every step");
+                    (row.dimension.clone(), row.operation.clone(), bytes)
+                };
+                let found: SentBytes = rows.iter().map(sent).collect();
+                assert_eq!(found, expected, "{sizes:?}, sharded {is_sharded}");
             }
         }
     }
