@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Operations on buckets of one size on one rank, over all steps of the attempt except the first two.
+/// Operations on buckets of one size on one rank, over all steps of the attempt except the first
+/// two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BucketRecord {
     /// Collective operation, as in `all_reduce`.

@@ -180,17 +180,24 @@ pub struct RankRecord {
 }
 
 impl RankRecord {
-    /// Describes the rank with its place, as in `rank 9 (job-worker-1 on node-b, local rank 1,
-    /// NVIDIA H100 0000:17:00.0, NIC mlx5_0:1)`.
+    /// Names the rank with its place in the dimensions, as in `rank 9 (data 1, shard 1)`.
+    pub fn name(&self) -> String {
+        let place = self.mesh.map_or(String::new(), |place| format!(" ({place})"));
+        format!("rank {}{place}", self.rank)
+    }
+
+    /// Describes the rank with its place, as in `rank 9 (job-worker-1 on node-b, data 1, shard 1,
+    /// local rank 1, NVIDIA H100 0000:17:00.0, NIC mlx5_0:1)`.
     pub fn location(&self, ranks: &[Self]) -> String {
-        let Self { rank, host, node, device, nic, .. } = self;
+        let Self { rank, host, node, mesh, device, nic, .. } = self;
         let local_rank = ranks[..*rank].iter().filter(|other| other.host == *host).count();
         let device = device
             .as_ref()
             .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
         let nic = nic.as_ref().map_or(String::new(), |nic| format!(", NIC {nic}"));
         let node = node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
-        format!("rank {rank} ({host}{node}, local rank {local_rank}{device}{nic})")
+        let mesh = mesh.map_or(String::new(), |place| format!(", {place}"));
+        format!("rank {rank} ({host}{node}{mesh}, local rank {local_rank}{device}{nic})")
     }
 }
 

@@ -237,7 +237,7 @@ pub fn an_absent_member_is_named(
     let ranks = [absent.min(other), absent.max(other)];
     let named = format!("all-reduce of {} bytes in the shard group of ranks {ranks:?}", 4 * len);
     assert!(text.contains(&named), "{text}");
-    assert_eq!(error.missing_rank(), Some(absent), "{text}");
+    assert_eq!(error.missing_ranks(), [absent], "{text}");
     for dead in [collective, &*group] {
         let result = dead.barrier(Instant::now() + timeout);
         let Err(Error::Dead { rank: dead, reason, .. }) = &result else { panic!("{result:?}") };

@@ -202,7 +202,7 @@ impl<'run> Session<'run> {
         start.wired_up();
         let outcome = self
             .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &peers)
-            .map_err(|failure| self.backend.located(peers.explain(failure)));
+            .map_err(|failure| peers.explain(failure));
         if !matches!(outcome, Ok(reason) if reason.is_end()) {
             telemetry.interrupt();
         }

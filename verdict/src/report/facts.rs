@@ -43,7 +43,7 @@ pub(super) fn status(report: &ReportData) -> String {
         text += &format!(", exit code {code}");
     }
     if let Some(reason) = &record.reason {
-        let rank = reason.rank.map(|rank| format!(", rank {rank}"));
+        let rank = reason.rank.map(|rank| format!(", {}", record.rank_name(rank)));
         let host = reason.host.as_ref().map(|host| format!(" on {host}"));
         let step = reason.step.map(|step| format!(", step {step}"));
         let phase = reason.phase.map(|phase| format!(", in {}", phase.name()));
