@@ -96,8 +96,8 @@ fn wrong_divisions_of_ranks_are_refused_in_a_sentence() {
         assert!(!folder.path().exists(), "the folder is not created");
         finished
     };
-    let product = "parallel.data = 3 and parallel.shard = 1: expected a product of 2, the number of \
-                   ranks";
+    let product = "parallel.data = 3 and parallel.shard = 1: expected a product of 2, the number \
+                   of ranks";
     refused(&["--set", "parallel.data=3", "--set", "parallel.shard=1"]).expect_stderr(&[product]);
     let former =
         "run.shard_optimizer = true: expected parallel.sharded = \"optimizer\" or \"none\"";
