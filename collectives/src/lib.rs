@@ -42,3 +42,4 @@ pub use core::incoming::Incoming;
 pub use core::operation::{Channel, Operation, Settled, Timing};
 pub use core::raw_buffer::RawBuffer;
 pub use core::scope::{Pending, Scope, scope};
+pub use core::traffic::{Dimension, Dimensions, Interval, StageTiming};

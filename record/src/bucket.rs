@@ -1,13 +1,17 @@
-//! The bandwidth of each bucket, as NVIDIA's nccl-tests define it (doc/PERFORMANCE.md there).
+//! The bandwidth of buckets, as NVIDIA's nccl-tests define it (doc/PERFORMANCE.md there).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One bucket on one rank, over all steps of the attempt except the first two.
+/// Operations on buckets of one size on one rank, over all steps of the attempt except the first
+/// two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BucketRecord {
     /// Collective operation, as in `all_reduce`.
     pub operation: String,
+    /// Number of operations.
+    #[serde(default)]
+    pub operations: u64,
     /// Buffer size; the sum of all parts if each rank has one.
     pub bytes: u64,
     /// Mean time in flight, including time when other buffers were in flight too.

@@ -43,6 +43,7 @@ pub mod statistics;
 pub mod steps;
 mod straggler;
 pub mod text;
+mod traffic;
 mod trigger;
 mod tuned_products;
 mod unusable;
@@ -71,9 +72,9 @@ pub use record::{IDENTITY, LoadedRecord, Record, SCHEMA, injected_warning, is_ru
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
-    FlopsPerToken, Goodput, HostRecord, MeshPlace, MfuMeasured, NumaRecord, PhaseSummary,
-    PromotedTo, RankRecord, Rate, Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord,
-    WorkloadRecord,
+    FlopsPerToken, Goodput, HostRecord, MeshPlace, MeshSizes, MfuMeasured, NumaRecord,
+    PhaseSummary, PromotedTo, RankRecord, Rate, Reason, Saves, Status, StepsSummary, TargetRecord,
+    TierRecord, WorkloadRecord,
 };
 pub use stall_file::{Position, StallFile};
 pub use steps::{
@@ -81,6 +82,7 @@ pub use steps::{
     TargetLoss, TargetReached, read_steps, steps_path, truncate_after,
 };
 pub use straggler::{CalibrationRates, Kind, Straggler};
+pub use traffic::DimensionTraffic;
 pub use trigger::Trigger;
 pub use tuned_products::{TunedProducts, TuningSource};
 pub use unusable::{MEASURED_STEPS_MIN, Unusable};

@@ -216,6 +216,7 @@ impl Collectives {
             total_ms,
             exposed_ms,
             hidden_share: if total_ns > 0 { hidden_ns as f64 / total_ns as f64 } else { 0.0 },
+            traffic: Vec::new(),
         })
     }
 }

@@ -211,6 +211,12 @@ impl Record {
         (!injected.is_empty()).then_some(Unusable::Injected(injected))
     }
 
+    /// Name of a rank of the last attempt, with its place in the dimensions if it has one.
+    pub fn rank_name(&self, rank: usize) -> String {
+        let known = self.ranks.iter().find(|known| known.rank == rank);
+        known.map_or_else(|| format!("rank {rank}"), RankRecord::name)
+    }
+
     /// Faults that were injected in any of its attempts, as on the command line.
     pub fn injected(&self) -> impl Iterator<Item = &str> {
         self.attempts.iter().flat_map(|attempt| &attempt.injected).map(String::as_str)

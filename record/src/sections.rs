@@ -13,6 +13,7 @@ use crate::phase::{Phase, PhaseTimes};
 use crate::statistics::{Distribution, Histogram};
 use crate::steps::{OwnTimes, StepBlock};
 use crate::straggler::{CalibrationRates, Straggler};
+use crate::traffic::DimensionTraffic;
 use crate::trigger::Trigger;
 
 /// State of a run or an attempt.
@@ -100,6 +101,26 @@ impl std::fmt::Display for MeshPlace {
     }
 }
 
+/// Numbers of ranks along the dimensions of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeshSizes {
+    /// Groups that each hold a whole model.
+    pub data: usize,
+    /// Ranks of each.
+    pub shard: usize,
+}
+
+impl MeshSizes {
+    /// Returns the sizes of the dimensions of these ranks; `None` where there are ranks in one of
+    /// them only.
+    pub fn of(ranks: &[RankRecord]) -> Option<Self> {
+        let places = ranks.iter().filter_map(|rank| rank.mesh);
+        let sizes =
+            places.map(|MeshPlace { data, shard }| Self { data: data + 1, shard: shard + 1 });
+        sizes.reduce(|a, b| Self { data: a.data.max(b.data), shard: a.shard.max(b.shard) })
+    }
+}
+
 /// One rank: its place and its speed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankRecord {
@@ -139,8 +160,8 @@ pub struct RankRecord {
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
-    /// Buckets, in the order in which they are waited for; empty on a single rank, in jobs of more
-    /// than 256 ranks, and until the attempt ends.
+    /// Buckets by operation and size; empty on a single rank, in jobs of more than 256 ranks, and
+    /// until the attempt ends.
     #[serde(default)]
     pub buckets: Vec<BucketRecord>,
     /// Own time in the attempt's steps; `null` until the attempt ends.
@@ -159,17 +180,24 @@ pub struct RankRecord {
 }
 
 impl RankRecord {
-    /// Describes the rank with its place, as in `rank 9 (job-worker-1 on node-b, local rank 1,
-    /// NVIDIA H100 0000:17:00.0, NIC mlx5_0:1)`.
+    /// Names the rank with its place in the dimensions, as in `rank 9 (data 1, shard 1)`.
+    pub fn name(&self) -> String {
+        let place = self.mesh.map_or(String::new(), |place| format!(" ({place})"));
+        format!("rank {}{place}", self.rank)
+    }
+
+    /// Describes the rank with its place, as in `rank 9 (job-worker-1 on node-b, data 1, shard 1,
+    /// local rank 1, NVIDIA H100 0000:17:00.0, NIC mlx5_0:1)`.
     pub fn location(&self, ranks: &[Self]) -> String {
-        let Self { rank, host, node, device, nic, .. } = self;
+        let Self { rank, host, node, mesh, device, nic, .. } = self;
         let local_rank = ranks[..*rank].iter().filter(|other| other.host == *host).count();
         let device = device
             .as_ref()
             .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
         let nic = nic.as_ref().map_or(String::new(), |nic| format!(", NIC {nic}"));
         let node = node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
-        format!("rank {rank} ({host}{node}, local rank {local_rank}{device}{nic})")
+        let mesh = mesh.map_or(String::new(), |place| format!(", {place}"));
+        format!("rank {rank} ({host}{node}{mesh}, local rank {local_rank}{device}{nic})")
     }
 }
 
@@ -319,6 +347,9 @@ pub struct Collectives {
     pub exposed_ms: Distribution,
     /// Share of the total that was hidden behind computation; 0 without communication.
     pub hidden_share: f64,
+    /// Traffic over each dimension of ranks, the mean of all ranks; empty if the attempt failed.
+    #[serde(default)]
+    pub traffic: Vec<DimensionTraffic>,
 }
 
 /// One committed checkpoint.

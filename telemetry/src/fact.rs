@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use record::hardware::RankHardware;
 use record::{
-    CalibrationRates, Checkpoints, Environment, FlopsPerToken, JobRecord, NodeGroup, PodList,
-    RankRecord, Reason, Recovery, Status, TierRecord, Transport, TunedProducts, WeightsDigest,
-    WorkloadRecord,
+    CalibrationRates, Checkpoints, DimensionTraffic, Environment, FlopsPerToken, JobRecord,
+    NodeGroup, PodList, RankRecord, Reason, Recovery, Status, TierRecord, Transport, TunedProducts,
+    WeightsDigest, WorkloadRecord,
 };
 use serde_json::Value;
 
@@ -33,6 +33,8 @@ pub enum Fact {
     MatmulRate(f64),
     /// All ranks with their times, at the end of an attempt.
     Ranks(Vec<RankRecord>),
+    /// Traffic over each dimension of ranks, at the end of an attempt.
+    Traffic(Vec<DimensionTraffic>),
     /// Hardware of all ranks, at the end of an attempt.
     Hardware(Vec<RankHardware>),
     /// Digest of the final weights.

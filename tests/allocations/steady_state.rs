@@ -1,7 +1,6 @@
 //! Allocations of the training thread in steps 4 to 12, in a test binary with the counting
 //! allocator.
 
-use collectives::{Collective, Single};
 use device::Device;
 use trainer::config::Config;
 use trainer::data::Source;
@@ -15,7 +14,7 @@ use support::{SEVERAL_BUCKETS, Variant};
 /// Configuration of a training.
 pub(crate) struct Training<'a> {
     pub(crate) device: Device,
-    pub(crate) collective: &'a dyn Collective,
+    pub(crate) mesh: Mesh<'a>,
     pub(crate) threads: usize,
     /// Settings beside those of the variant.
     pub(crate) settings: &'a [&'a str],
@@ -34,10 +33,8 @@ impl Training<'_> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build().unwrap();
         pool.install(|| {
             let injector = Injector::default();
-            let Self { device, collective, .. } = self;
-            let single = Single::new();
-            let mesh = Mesh::flat(*collective, &single);
-            let mut trainer = Trainer::new(&config, &source, device, mesh, injector).unwrap();
+            let Self { device, mesh, .. } = self;
+            let mut trainer = Trainer::new(&config, &source, device, *mesh, injector).unwrap();
             let mut step = || {
                 trainer.time_step(|trainer| trainer.step(Requests::default)).unwrap();
             };

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Finished, Folder, Running, delay_streams, finish, mpirun, on_both_ranks, run};
+use support::{Finished, Folder, Running, delay_streams, finish, mpirun, on_each_rank, run};
 
 /// Little work, because the emulated device is slow: four micro-batches of 16 tokens a step on one
 /// rank, two on two ranks, and several buckets.
@@ -177,7 +177,7 @@ fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
     let kill = ["--deadline", "60s", "--steps", "6", "--inject", "kill@step=4,rank=1"];
     let variables = [DEVICES].map(|(name, value)| (name, OsStr::new(value)));
     let start = Instant::now();
-    let both = on_both_ranks(&arguments(&out, &kill), &variables);
+    let both = on_each_rank(2, &arguments(&out, &kill), &variables);
     assert_eq!(both.codes, "137\n5\n", "{}", both.finished.stderr);
     assert!(start.elapsed() < Duration::from_secs(30), "long before the deadline");
     let reason = folder.record()["reason"].clone();

@@ -14,6 +14,7 @@ use device::cuda::Cuda;
 use steady_state::Training;
 use support::Variant;
 use support::counting::Counting;
+use trainer::mesh::Mesh;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -28,8 +29,9 @@ fn one_rank_allocates_nothing() {
     ];
     for variant in Variant::corners() {
         let device = Device::Cuda(Cuda::open(0).unwrap());
-        let collective = &Single::new();
-        let training = Training { device, collective, threads: 1, settings: &settings };
+        let single = Single::new();
+        let mesh = Mesh::flat(&single, &single);
+        let training = Training { device, mesh, threads: 1, settings: &settings };
         assert_eq!(training.allocations(variant), 0, "{variant:?}");
     }
 }

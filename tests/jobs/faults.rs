@@ -10,7 +10,7 @@ use models::rng::{Purpose, Stream};
 use serde_json::Value;
 use support::{
     Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, library_of, mpirun,
-    on_both_ranks,
+    on_each_rank,
 };
 
 const STEPS: u64 = 24;
@@ -361,7 +361,7 @@ fn a_rank_that_cannot_write_its_error_file_keeps_its_exit_code() {
     let out = folder.text();
     std::fs::create_dir(folder.path().join("attempts/002.r000001.failed")).unwrap();
     let fault = ["--inject", "nan@step=5,rank=1,attempt=2"];
-    let failed = on_both_ranks(&arguments(&out, &fault), &[]);
+    let failed = on_each_rank(2, &arguments(&out, &fault), &[]);
     assert_eq!(failed.codes, "4\n4\n", "{}", failed.finished.stderr);
     failed.finished.expect_stderr(&["002.r000001.failed"]);
 }
@@ -373,7 +373,7 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     let out = folder.text();
     let checkpoints = folder.path().join("checkpoints");
     std::fs::remove_dir_all(&checkpoints).unwrap();
-    let refused = on_both_ranks(&arguments(&out, &["--log-format", "json"]), &[]);
+    let refused = on_each_rank(2, &arguments(&out, &["--log-format", "json"]), &[]);
     assert_eq!(refused.codes, "6\n6\n", "{}", refused.finished.stderr);
     let finished = refused.finished.expect_stderr(&[&checkpoints.to_string_lossy()]);
     let causes = finished.stderr.matches("\"caused_by_rank\":0,");
@@ -417,7 +417,7 @@ fn a_start_on_slow_storage_outlasts_the_deadline_of_collectives() {
     let out = folder.text();
     let train = ["train", "--out", &out, "--steps", "2", "--threads", "1", "--deadline", "4s"];
     let start = Instant::now();
-    let both = on_both_ranks(&train, &[("LD_PRELOAD", library.as_os_str())]);
+    let both = on_each_rank(2, &train, &[("LD_PRELOAD", library.as_os_str())]);
     assert_eq!(both.codes, "0\n0\n", "{}", both.finished.stderr);
     assert!(start.elapsed() > Duration::from_secs(30), "renames are slow: {:?}", start.elapsed());
 }
@@ -436,7 +436,7 @@ fn a_failing_mpi_finalize_does_not_change_the_exit_code() {
         let library = failing_finalize(body, built.path());
         let variables = [("LD_PRELOAD", library.as_os_str())];
         let extra = [&short_deadlines, extra].concat();
-        let both = on_both_ranks(&arguments(&folder.text(), &extra), &variables);
+        let both = on_each_rank(2, &arguments(&folder.text(), &extra), &variables);
         let stderr = both.finished.stderr;
         assert_eq!(both.codes, format!("{code}\n{code}\n"), "{stderr}");
         assert_eq!(folder.record()["exit_code"], code);

@@ -4,3 +4,4 @@
 
 mod faults;
 mod launching;
+mod mesh;

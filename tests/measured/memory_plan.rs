@@ -58,6 +58,14 @@ impl Case {
         Self { chosen: vec![chosen], settings: vec!["--set", chosen], ranks }
     }
 
+    /// Four ranks in two dimensions, between which MPI carries everything.
+    fn two_by_two() -> Self {
+        let chosen = ["parallel.data=2", "parallel.shard=2", "parallel.sharded=optimizer"];
+        let batch = ["batch.micro_sequences=2", "batch.global_sequences=8"];
+        let settings = SIZES.iter().chain(&chosen).chain(&batch).flat_map(|&it| ["--set", it]);
+        Self { chosen: chosen.to_vec(), settings: settings.collect(), ranks: 4 }
+    }
+
     /// Planned bytes of all ranks.
     fn planned(&self, extra: &[&str]) -> u64 {
         let ranks = self.ranks.to_string();
@@ -150,7 +158,7 @@ fn children(process: u32) -> Vec<u32> {
 fn the_plan_is_within_5_percent_of_the_peak() {
     let mut errors = Vec::new();
     let small = [Case::small(1, "run.threads=8"), Case::small(4, "run.threads=1")];
-    let cases = (0..8).map(Case::new).chain(small);
+    let cases = (0..8).map(Case::new).chain(small).chain([Case::two_by_two()]);
     for case in cases.filter(|case| case.ranks == 1 || cfg!(feature = "mpi")) {
         let run = case.run();
         assert_eq!(run.planned, case.planned(&[]), "`plan` and record: {:?}", case.chosen);

@@ -18,8 +18,8 @@ pub mod versitygw;
 
 pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries, record, text};
 pub use process::{
-    BothRanks, Finished, ResidentBytes, Running, delay_streams, finish, launch, library_of, mpirun,
-    mpirun_test, on_both_ranks, resident_bytes, run, supervise, yardstick,
+    EachRank, Finished, ResidentBytes, Running, delay_streams, finish, launch, library_of, mpirun,
+    mpirun_test, on_each_rank, resident_bytes, run, supervise, yardstick,
 };
 pub use profile::profile_row;
 pub use schema::expect_valid;

@@ -219,30 +219,30 @@ pub fn run(arguments: &[&str]) -> Finished {
     finish(yardstick(arguments))
 }
 
-/// The result of [`on_both_ranks`].
+/// The result of [`on_each_rank`].
 #[derive(Debug)]
-pub struct BothRanks {
+pub struct EachRank {
     /// Exit code and output of the launcher.
     pub finished: Finished,
-    /// Exit codes of both ranks, one per line.
+    /// Exit codes of the ranks, one per line, in the order of their ends.
     pub codes: String,
 }
 
-/// Runs `yardstick` on two ranks. Because a launcher kills all ranks when one has failed, each
-/// waits for the exit code of the other.
+/// Runs `yardstick` on some ranks. Because a launcher kills all ranks when one has failed, each
+/// waits for the exit codes of the others.
 #[track_caller]
-pub fn on_both_ranks(arguments: &[&str], variables: &[(&str, &OsStr)]) -> BothRanks {
+pub fn on_each_rank(ranks: usize, arguments: &[&str], variables: &[(&str, &OsStr)]) -> EachRank {
     let folder = tempfile::tempdir().unwrap();
     let codes = folder.path().join("codes");
     let script = r#"
-        codes=$1; shift; "$@"; echo $? >>"$codes"
-        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
-    let mut command = launch(2, "sh");
-    command.args(["-c", script, "sh"]).arg(&codes);
+        ranks=$1; codes=$2; shift 2; "$@"; echo $? >>"$codes"
+        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = "$ranks" ] && break; sleep 0.1; done"#;
+    let mut command = launch(ranks, "sh");
+    command.args(["-c", script, "sh", &ranks.to_string()]).arg(&codes);
     command.arg(program()).args(arguments);
     command.envs(variables.iter().copied());
     let finished = finish(command);
-    BothRanks { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
+    EachRank { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
 }
 
 /// A library to preload (`LD_PRELOAD`), compiled from C.

@@ -92,6 +92,15 @@ impl Failure {
         self.rank.or(is_own.then_some(own))
     }
 
+    /// Returns the ranks that caused it, as far as they are known.
+    pub(crate) fn causes(&self) -> Vec<usize> {
+        let operation = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref().map(|error: &collectives::Error| error.missing_ranks().to_vec())
+        };
+        let missing = self.error.chain().find_map(operation).unwrap_or_default();
+        if missing.is_empty() { self.rank.into_iter().collect() } else { missing }
+    }
+
     /// Returns whether the GPU of this rank, or its driver, failed.
     pub(crate) fn is_of_device(&self) -> bool {
         self.error.chain().any(|cause| cause.is::<device::cuda::Error>())
@@ -175,7 +184,7 @@ impl From<collectives::Error> for Failure {
             collectives::Error::Device { source, .. } => code_of_device(source),
             _ => ExitCode::PeerLost,
         };
-        let rank = error.missing_rank();
+        let rank = error.missing_ranks().first().copied();
         Self { rank, ..Self::new(code, error) }
     }
 }

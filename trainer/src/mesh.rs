@@ -56,14 +56,14 @@ impl MeshShape {
 /// Ranks of a run, placed in the dimensions: ranks of a node follow each other in a shard group,
 /// whatever the order in which a host file deals them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub struct Placed {
     /// The ranks of each shard group, in the order of the data dimension.
     groups: Vec<Vec<usize>>,
 }
 
 impl Placed {
     /// Places the ranks of these nodes.
-    pub(crate) fn new(shape: MeshShape, node_of_rank: &[usize]) -> Self {
+    pub fn new(shape: MeshShape, node_of_rank: &[usize]) -> Self {
         let mut ranks: Vec<usize> = (0..node_of_rank.len()).collect();
         ranks.sort_by_key(|&rank| node_of_rank[rank]);
         Self { groups: ranks.chunks(shape.shard).map(<[usize]>::to_vec).collect() }
@@ -82,9 +82,13 @@ impl Placed {
     ///
     /// # Errors
     /// Those of [`Collective::subgroup`].
-    pub(crate) fn open(&self, world: &dyn Collective) -> Result<Groups, collectives::Error> {
-        let lines = self.groups.clone();
-        let plan = GridPlan { dimensions: "shard x data", number: OWNERS, lines };
+    pub fn open(&self, world: &dyn Collective) -> Result<Groups, collectives::Error> {
+        let plan = GridPlan {
+            name: "shard x data",
+            dimensions: ["shard", "data"],
+            number: OWNERS,
+            lines: self.groups.clone(),
+        };
         let owners = world.grid(&plan)?;
         let of = |ranks: &Vec<usize>| ranks.contains(&world.rank());
         let shard_line = self.groups.iter().find(|line| of(line)).cloned().unwrap_or_default();
@@ -101,7 +105,7 @@ impl Placed {
 
 /// Ends of one rank where there is more than one dimension.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub struct Groups {
     owners: Box<dyn Collective>,
     shard: Box<dyn Collective>,
     data: Box<dyn Collective>,
@@ -141,7 +145,7 @@ impl<'world> Mesh<'world> {
     }
 
     /// Creates a mesh of the groups of two dimensions.
-    pub(crate) fn of_groups(
+    pub fn of_groups(
         shape: MeshShape,
         world: &'world dyn Collective,
         groups: &'world Groups,
@@ -156,6 +160,14 @@ impl<'world> Mesh<'world> {
             [self.owners, self.shard, self.data].map(|group| Ranks::new(group, timeout));
         Dimensions { owners, shard, data, replicas: self.shape.data }
     }
+}
+
+/// One of the groups of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Owners,
+    Shard,
+    Data,
 }
 
 /// Groups of ranks between which state is divided.
@@ -178,10 +190,16 @@ impl<'world> Dimensions<'world> {
         Self { owners: ranks, shard: ranks, data: ranks, replicas: shape.data }
     }
 
-    /// Blocks until the device, if one computes, has completed all operations of all groups.
-    pub(crate) fn settle(&self, report: &mut dyn FnMut(Settled)) -> Result<(), collectives::Error> {
-        for group in [self.owners, self.shard, self.data] {
-            group.collective.settle(group.timeout, report)?;
+    /// Blocks until the device, if one computes, has completed all operations of all groups. Those
+    /// of a group that is all ranks are reported for its dimension.
+    pub(crate) fn settle(
+        &self,
+        report: &mut dyn FnMut(Group, Settled),
+    ) -> Result<(), collectives::Error> {
+        let Self { owners, shard, data, .. } = self;
+        for (group, ranks) in [(Group::Data, data), (Group::Shard, shard), (Group::Owners, owners)]
+        {
+            ranks.collective.settle(ranks.timeout, &mut |settled| report(group, settled))?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ impl Footprint {
         if world <= 1 {
             return Self { received: 0, library: 0 };
         }
-        let library = LIBRARY_BYTES + LIBRARY_SHARED_BYTES / local;
+        let library = library_bytes(local);
         let local = if shares_memory { local } else { 1 };
         let nodes = world.div_ceil(local);
         let owners = if world.is_multiple_of(local) { world } else { nodes };
@@ -55,6 +55,22 @@ impl Footprint {
         let message = message.min(message_bytes(nodes));
         Self { received: PIPELINE_DEPTH * (nodes - 1) * message, library }
     }
+
+    /// Estimates the memory of one rank of a [grid](crate::GridPlan) of lines of `inner` and of
+    /// `outer` ranks, `local` of all on each node. Addends arrive from the other ranks of both of
+    /// its lines, also from those of its node.
+    pub fn of_grid(inner: usize, outer: usize, local: usize, bucket_bytes: usize) -> Self {
+        let of_line = |ranks: usize, bytes: usize| {
+            let message = (bytes / ranks).next_multiple_of(PAGE_BYTES).min(message_bytes(ranks));
+            PIPELINE_DEPTH * (ranks - 1) * message
+        };
+        let received = of_line(inner, bucket_bytes) + of_line(outer, bucket_bytes / inner);
+        Self { received, library: library_bytes(local) }
+    }
+}
+
+fn library_bytes(local: usize) -> usize {
+    LIBRARY_BYTES + LIBRARY_SHARED_BYTES / local
 }
 
 #[cfg(test)]
@@ -76,6 +92,18 @@ mod tests {
         assert_eq!(large, PIPELINE_DEPTH * 2 * message_bytes(3), "a chunk at a time");
         let small = Footprint::estimate(2, 1, true, 10_000).received;
         assert_eq!(small, PIPELINE_DEPTH * 2 * PAGE_BYTES, "whole pages");
+    }
+
+    #[test]
+    fn addends_of_a_grid_are_received_from_both_lines() {
+        let bucket = 96 << 10;
+        let received = |inner, outer| Footprint::of_grid(inner, outer, 4, bucket).received;
+        assert_eq!(received(4, 2), PIPELINE_DEPTH * (3 * bucket / 4 + bucket / 8));
+        assert_eq!(received(2, 3), PIPELINE_DEPTH * (bucket / 2 + 2 * bucket / 6));
+        let large = Footprint::of_grid(2, 3, 4, 1 << 30).received;
+        assert_eq!(large, PIPELINE_DEPTH * (message_bytes(2) + 2 * message_bytes(3)));
+        let library = Footprint::of_grid(2, 3, 4, bucket).library;
+        assert_eq!(library, Footprint::estimate(6, 4, true, bucket).library);
     }
 
     #[test]

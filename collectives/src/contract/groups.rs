@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use device::Allocator;
 
 use super::terms::{Terms, expect_ok, filled, value};
-use crate::{Channel, Collective, Error, GridPlan, GroupPlan, Incoming, Operation, scope};
+use crate::{
+    Channel, Collective, Dimension, Dimensions, Error, GridPlan, GroupPlan, Incoming, Operation,
+    Timing, scope,
+};
 
 /// Names of up to three dimensions, innermost first.
 const DIMENSIONS: [&str; 3] = ["tensor", "shard", "data"];
@@ -41,8 +44,8 @@ pub fn every_group_keeps_the_contract(collective: &dyn Collective, terms: &Terms
     }
 }
 
-/// Grids of all shapes keep the contract, in a world of 4 or 8 ranks, and sum their inner lines
-/// first.
+/// Grids of all shapes keep the contract, in a world of 4 or 8 ranks, sum their inner lines first,
+/// and time their stages.
 ///
 /// # Panics
 /// Panics if a promise is broken.
@@ -57,13 +60,44 @@ pub fn every_grid_keeps_the_contract(collective: &dyn Collective, terms: &Terms)
             continue;
         }
         let line = |line: usize| (0..world).rev().filter(|rank| rank % outer == line).collect();
-        let plan =
-            GridPlan { dimensions: "shard x data", number, lines: (0..outer).map(line).collect() };
+        let plan = GridPlan {
+            name: "shard x data",
+            dimensions: ["shard", "data"],
+            number,
+            lines: (0..outer).map(line).collect(),
+        };
         let grid = expect_ok(collective, "grid", collective.grid(&plan));
         assert_eq!(plan.group().ranks[grid.rank()], collective.rank(), "{plan:?}");
         let nodes = &lines_of_ranks[..world];
         super::run_all(&*grid, &Terms { nodes, sums_by_node: true, ..*terms });
+        let dimensions = Dimensions {
+            inner: Dimension { name: "shard", ranks: world / outer },
+            outer: Some(Dimension { name: "data", ranks: outer }),
+        };
+        assert_eq!(grid.dimensions(), dimensions);
+        stages_follow_each_other(&*grid, terms);
     }
+}
+
+/// The stage over the outer dimension begins or ends where the operation does, or lies inside.
+fn stages_follow_each_other(grid: &dyn Collective, terms: &Terms) {
+    use Operation::{AllGather, AllReduceSum, ReduceScatterSum};
+    let mut buffer = vec![1_f32; 8 * terms.message_elements_max];
+    for operation in [AllReduceSum, ReduceScatterSum, AllGather] {
+        let waited = scope(grid, |scope| {
+            scope.start(operation, &mut buffer[..]).and_then(|it| it.wait(terms.deadline()))
+        });
+        let Timing { started, ended, outer, .. } = expect_ok(grid, "operation", waited);
+        let Some(outer) = outer else { panic!("{operation} has no stage over the outer lines") };
+        assert!(started <= outer.started && outer.started <= outer.ended && outer.ended <= ended);
+        assert!(operation != AllGather || outer.started < ended && outer.ended < ended);
+        assert!(operation != ReduceScatterSum || started < outer.started);
+    }
+    let barrier = scope(grid, |scope| {
+        let empty: &mut [u8] = &mut [];
+        scope.start(Operation::Barrier, empty).and_then(|it| it.wait(terms.deadline()))
+    });
+    assert_eq!(expect_ok(grid, "barrier", barrier).outer, None);
 }
 
 /// Operations of overlapping groups and of the world are in flight together, started and waited for
@@ -203,7 +237,7 @@ pub fn an_absent_member_is_named(
     let ranks = [absent.min(other), absent.max(other)];
     let named = format!("all-reduce of {} bytes in the shard group of ranks {ranks:?}", 4 * len);
     assert!(text.contains(&named), "{text}");
-    assert_eq!(error.missing_rank(), Some(absent), "{text}");
+    assert_eq!(error.missing_ranks(), [absent], "{text}");
     for dead in [collective, &*group] {
         let result = dead.barrier(Instant::now() + timeout);
         let Err(Error::Dead { rank: dead, reason, .. }) = &result else { panic!("{result:?}") };

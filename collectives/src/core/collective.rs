@@ -12,6 +12,7 @@ use super::error::Error;
 use super::group::{GridPlan, GroupPlan};
 use super::operation::{Channel, Operation, Settled, Timing};
 use super::raw_buffer::RawBuffer;
+use super::traffic::{Dimension, Dimensions};
 
 /// Most operations that may be outstanding (submitted and not waited for) per backend and scope.
 ///
@@ -96,6 +97,12 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// The group that this is, if it is not the world.
     fn group(&self) -> Option<Arc<GroupPlan>> {
         None
+    }
+
+    /// The dimensions that operations go over.
+    fn dimensions(&self) -> Dimensions {
+        let name = self.group().map_or("world", |group| group.dimension);
+        Dimensions { inner: Dimension { name, ranks: self.world() }, outer: None }
     }
 
     /// `single`, `threads`, `mpi` or `nccl`.

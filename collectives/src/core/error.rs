@@ -187,14 +187,12 @@ impl Error {
         }
     }
 
-    /// The first rank that is known to be missing.
-    pub fn missing_rank(&self) -> Option<usize> {
+    /// The ranks that are known to be missing.
+    pub fn missing_ranks(&self) -> &[usize] {
         match self {
-            Self::Deadline { peers, .. } => peers.first().copied(),
-            Self::PeerLost { peers, .. } | Self::Nccl { peers, .. } if peers.len() == 1 => {
-                peers.first().copied()
-            }
-            _ => None,
+            Self::Deadline { peers, .. } => peers,
+            Self::PeerLost { peers, .. } | Self::Nccl { peers, .. } if peers.len() == 1 => peers,
+            _ => &[],
         }
     }
 }

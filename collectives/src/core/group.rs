@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::collective::Collective;
 use super::error::Error;
 use super::operation::Operation;
+use super::traffic::{Dimension, Dimensions};
 
 /// A group of ranks of the world, described alike by all of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +85,10 @@ impl fmt::Display for GroupPlan {
 /// the length of an inner line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GridPlan {
-    /// Names of the dimensions for messages, such as `shard x data`.
-    pub dimensions: &'static str,
+    /// Name for messages, such as `shard x data`.
+    pub name: &'static str,
+    /// Names of the inner and the outer dimension.
+    pub dimensions: [&'static str; 2],
     /// Number of the grid among those of [`GroupPlan::number`].
     pub number: u8,
     /// Inner lines of equal length, in the order of the outer dimension.
@@ -112,7 +115,7 @@ impl GridPlan {
     /// one outer line follow each other.
     /// Ranks of lines that are longer than the first are left out.
     pub fn group(&self) -> GroupPlan {
-        let Self { dimensions: dimension, number, ref lines } = *self;
+        let Self { name: dimension, number, ref lines, .. } = *self;
         let outer_line =
             |index: usize| lines.iter().filter_map(move |line| line.get(index)).copied();
         let ranks = (0..self.inner()).flat_map(outer_line).collect();
@@ -187,6 +190,19 @@ impl Membership {
     /// This rank's rank in the world.
     pub(crate) fn world_rank(&self) -> usize {
         self.plan.ranks[self.member]
+    }
+
+    /// The dimensions that operations go over.
+    pub(crate) fn dimensions(&self) -> Dimensions {
+        let Some(grid) = &self.grid else {
+            let inner = Dimension { name: self.plan.dimension, ranks: self.size() };
+            return Dimensions { inner, outer: None };
+        };
+        let [inner, outer] = grid.dimensions;
+        Dimensions {
+            inner: Dimension { name: inner, ranks: grid.inner() },
+            outer: Some(Dimension { name: outer, ranks: grid.outer() }),
+        }
     }
 
     /// The error of an operation whose arguments do not fit the group, or differ within it.

@@ -12,4 +12,5 @@ pub(crate) mod operation;
 pub(crate) mod outstanding;
 pub(crate) mod raw_buffer;
 pub(crate) mod scope;
+pub(crate) mod traffic;
 mod validate;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::traffic::Interval;
+
 /// Two independent orders of operations, so that small control messages never wait behind data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
@@ -61,11 +63,20 @@ impl Operation {
     /// Bytes that each rank sends over its link, per byte of the buffer, as NVIDIA's nccl-tests
     /// define it (doc/PERFORMANCE.md there): comparable between operations and numbers of ranks.
     pub fn bus_factor(self, world: usize) -> f64 {
-        let others = (world - 1) as f64 / world as f64;
+        self.bus_parts(world) as f64 / world as f64
+    }
+
+    /// The same as bytes, for a buffer of so many.
+    pub fn bus_bytes(self, bytes: usize, world: usize) -> u64 {
+        (bytes as u128 * self.bus_parts(world) as u128 / world as u128) as u64
+    }
+
+    /// Number of parts of the buffer that each rank sends, where each rank has one part.
+    fn bus_parts(self, world: usize) -> usize {
         match self {
-            Self::AllReduceSum => 2.0 * others,
-            Self::ReduceScatterSum | Self::AllGather => others,
-            _ => 1.0,
+            Self::AllReduceSum => 2 * (world - 1),
+            Self::ReduceScatterSum | Self::AllGather => world - 1,
+            _ => world,
         }
     }
 
@@ -117,6 +128,9 @@ pub struct Timing {
     pub ended: Instant,
     /// Size of the buffer in bytes.
     pub bytes: usize,
+    /// Time of its stage over the outer dimension of a [grid](crate::GridPlan): stages over the
+    /// inner one are before and after it. `None` without such a stage.
+    pub outer: Option<Interval>,
 }
 
 /// An operation that a device has completed after its computation was made to wait for it.

@@ -27,7 +27,7 @@ impl Job {
 
     /// The timing of this job, which is complete now.
     pub(crate) fn timing_since(&self, started: Instant) -> Timing {
-        Timing { started, ended: Instant::now(), bytes: self.buffer.bytes() }
+        Timing { started, ended: Instant::now(), bytes: self.buffer.bytes(), outer: None }
     }
 
     /// The error of this job when its deadline has passed.

@@ -57,7 +57,8 @@ pub struct RunRow {
     pub workload: String,
     /// Id of the workload.
     pub workload_id: String,
-    /// Settings that differ from the defaults of `[run]`, `[parallel]` and `[collectives]`, as `key=value`.
+    /// Settings that differ from the defaults of `[run]`, `[parallel]` and `[collectives]`, as
+    /// `key=value`.
     pub settings: Vec<String>,
     /// Number of different nodes, or of hosts if their nodes are not known.
     pub nodes: usize,

@@ -1,15 +1,16 @@
 //! The sink of the record: it folds all events of an attempt into `record.json` and the attempt's
 //! file on rank 0, and writes the error file of another rank that fails.
 
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use record::hardware::RankHardware;
 use record::phase::PhaseTimes;
 use record::{
-    Anomaly, Attempt, AttemptEnd, CalibrationRates, Collectives, Cost, Energy, Error, ErrorFile,
-    HostRecord, OwnTimes, RankRecord, Record, Reference, StartParts, StepSeries, Straggler,
-    TargetRecord, WeightsDigest, machines, name_nics,
+    Anomaly, Attempt, AttemptEnd, CalibrationRates, Collectives, Cost, DimensionTraffic, Energy,
+    Error, ErrorFile, HostRecord, OwnTimes, RankRecord, Record, Reference, StartParts, StepSeries,
+    Straggler, TargetRecord, WeightsDigest, machines, name_nics,
 };
 use serde_json::Value;
 
@@ -51,6 +52,7 @@ struct Running {
     sniffed: Vec<Option<CalibrationRates>>,
     /// Last verdict on each rank that got one.
     stragglers: Vec<Straggler>,
+    traffic: Vec<DimensionTraffic>,
     weights: Option<WeightsDigest>,
 }
 
@@ -193,6 +195,7 @@ impl RunRecord {
             price_per_node_hour: begun.price_per_node_hour,
             sniffed: Vec::new(),
             stragglers: Vec::new(),
+            traffic: Vec::new(),
             weights: None,
         });
         Ok(())
@@ -284,6 +287,7 @@ impl Running {
                 record.transports = (!found.is_empty()).then_some(found);
             }
             Fact::Ranks(ranks) => self.replace_ranks(ranks),
+            Fact::Traffic(traffic) => self.traffic = traffic,
             Fact::Calibration(all) => self.sniffed = all,
             Fact::Tuned(products) => record.tuned_products = Some(products),
             Fact::MatmulRate(rate) => self.reference.matmul_flops_per_second = Some(rate),
@@ -327,13 +331,14 @@ impl Running {
 
     /// Fills in the figures of the steps.
     fn measure(&mut self, series: &StepSeries, ended: &Ended) {
-        let Self { record, reference, bucket_bytes, weights, .. } = self;
+        let Self { record, reference, bucket_bytes, traffic, weights, .. } = self;
         record.target_loss = series.target().map(|target| TargetRecord::of(target, series));
         record.measure(series, reference, weights.filter(|_| !ended.is_failure()));
         if let Some(communication) = ended.communication.clone() {
             let library = communication.library;
+            let figures = Collectives::of(series, &communication.backend, library, *bucket_bytes);
             record.collectives =
-                Collectives::of(series, &communication.backend, library, *bucket_bytes);
+                figures.map(|figures| Collectives { traffic: mem::take(traffic), ..figures });
         }
     }
 
@@ -442,6 +447,18 @@ mod tests {
         let summary = record.end_steps(OPTIONS, 3);
         assert_eq!(summary.steps.unwrap().phases_ns.wall_ns(), 1_200_000_000);
         record.take_fact(Fact::MatmulRate(1e9)).unwrap();
+        let sent = DimensionTraffic {
+            dimension: "shard".to_owned(),
+            ranks: 2,
+            operation: "all_gather".to_owned(),
+            operations_per_step: 3.0,
+            bytes_per_step: 4e6,
+            total_ms: 2.0,
+            hidden_ms: 1.0,
+            exposed_ms: 1.0,
+            busbw_bytes_per_second: 2e9,
+        };
+        record.take_fact(Fact::Traffic(vec![sent.clone()])).unwrap();
         record.take_fact(Fact::Weights(WeightsDigest::new(1))).unwrap();
         let found = record.take_fact(ended(Status::Complete, None)).unwrap();
         assert!(found[0].text.contains("delayed 3 steps"), "{found:?}");
@@ -450,7 +467,8 @@ mod tests {
         assert_eq!(at_end.steps.unwrap().completed, 12);
         assert_eq!(at_end.attempts[0].repeated_seconds, 1.5);
         assert_eq!(at_end.attempts[0].injected, ["kill@step=9"]);
-        assert_eq!(at_end.collectives.unwrap().backend, "mpi");
+        let collectives = at_end.collectives.unwrap();
+        assert_eq!((&*collectives.backend, &*collectives.traffic), ("mpi", &[sent][..]));
         assert!(at_end.fingerprint.unwrap().weights.is_some());
         assert_eq!(at_end.anomalies.len(), 1 + found.len());
     }

@@ -4,11 +4,12 @@
 
 #![allow(clippy::print_stdout, reason = "bench/parity.py parses the output")]
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use collectives::{Bucket, BucketPlan, Single};
+use collectives::{Bucket, BucketPlan, Operation, Single};
 use device::{Allocator, Device, View, ViewMut};
 use models::candle::Candle;
 use models::fused::Fused;
@@ -22,10 +23,12 @@ use super::Import;
 use super::tensor_mapping::{hf_tensors, transpose};
 use crate::config::{Config, Sharded};
 use crate::mesh::Mesh;
+use crate::step::Waits;
 use crate::step::optimizer::Optimizer;
 use crate::step::shard::{Owner, Shard};
 use crate::step::state::State;
 use crate::timing::phase::PhaseClock;
+use crate::timing::tallies::Tallies;
 
 /// Bounds in f32: ten times the measured errors, because other processors sum in another order.
 const F32_BOUNDS: Errors =
@@ -143,13 +146,15 @@ impl Case {
         let layout = self.layout.clone();
         let mut state = State::new(layout, shard, compute, None, alone, &allocator).unwrap();
         let clock = PhaseClock::new();
+        let tallies = RefCell::new(Tallies::new(&alone, Operation::AllReduceSum, false));
+        let waits = Waits { tallies: &tallies, clock: &clock, dimensions: alone };
         let import = Import::open(&self.folder, &workload.model).unwrap();
         let mut reader = import.reader(&workload.model);
         let read =
             |tensor: &Tensor, first, elements: &mut [f32]| reader.read(tensor, first, elements);
         state.set_weights(&Device::Host, read).unwrap();
         let mut ops = models::ops::step::on(&Device::Host).unwrap();
-        state.all_gather_weights(&clock, &*ops).unwrap();
+        state.all_gather_weights(waits, &*ops).unwrap();
         let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
         let mut errors = Errors::default();
@@ -162,7 +167,7 @@ impl Case {
             let mut gradient = FlatGradient { layout: &self.layout, values };
             let scale = (1.0 / targets) as f32;
             let loss = engine.train_on_host(
-                &mut state.arriving(&clock).1,
+                &mut state.arriving(waits).1,
                 batch,
                 scale,
                 Sums::Write,

@@ -93,9 +93,11 @@ impl RankPlan {
     /// Plans the memory of one rank, which may profile a step.
     ///
     /// # Errors
-    /// Exit code 2 for more buckets than there may be.
+    /// Exit code 2 for more buckets than there may be, and where `[parallel]` does not fit the
+    /// world.
     pub fn new(config: &Config, shape: JobShape, profile_step: Option<u64>) -> Outcome<Self> {
         let JobShape { world, threads, .. } = shape;
+        let mesh = MeshShape::of(&config.settings.parallel, world)?;
         let (layout, buckets) = placed_layout(config, world);
         check_bucket_count(config, buckets.buckets.len())?;
         let allocators = Allocators::counting(config);
@@ -112,7 +114,7 @@ impl RankPlan {
         let largest_bucket = buckets.buckets.iter().map(|bucket| bucket.range.len()).max();
         // Only buckets in host memory are MPI's.
         let largest_bucket = largest_bucket.filter(|_| !config.is_on_cuda());
-        count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
+        count_communication(shape, mesh, largest_bucket.unwrap_or(0), &allocator);
         count_between_steps(config, shape, layout.len(), profile_step, &allocator);
         count_promotion(config, shape, layout.len(), &allocator);
         count_process(shape, &allocator);
@@ -268,13 +270,21 @@ const PROCESS_BYTES: usize = 2 << 20;
 /// Buffer for writing shards to disk.
 const CHECKPOINT_WRITER_BYTES: u64 = 4 << 20;
 
-/// Counts the MPI library and receive buffers. Gradients, and working weights of a sharded
-/// optimizer, are in memory that the ranks of a node share; they are counted with the flat buffers,
-/// for the rank that created them.
-fn count_communication(shape: JobShape, largest_bucket: usize, allocator: &Allocator) {
+/// Counts the MPI library and receive buffers. In one dimension gradients, and working weights of a
+/// sharded optimizer, are in memory that the ranks of a node share; they are counted with the flat
+/// buffers, for the rank that created them.
+fn count_communication(
+    shape: JobShape,
+    mesh: MeshShape,
+    largest_bucket: usize,
+    allocator: &Allocator,
+) {
     let JobShape { world, local, shares_memory, .. } = shape;
     let bucket_bytes = size_of::<f32>() * largest_bucket;
-    let footprint = Footprint::estimate(world, local, shares_memory, bucket_bytes);
+    let footprint = match mesh.is_grid() {
+        true => Footprint::of_grid(mesh.shard, mesh.data, local, bucket_bytes),
+        false => Footprint::estimate(world, local, shares_memory, bucket_bytes),
+    };
     allocator.for_purpose("parts received for sums").record(footprint.received as u64);
     allocator.for_purpose("MPI library").record(footprint.library as u64);
 }
@@ -365,6 +375,21 @@ mod tests {
         assert_eq!(bytes(&[]), 0);
         assert_eq!(bytes(&[nvme]), (16 + 4) << 20);
         assert_eq!(bytes(&[nvme, object]), (16 + 4 + 16 + 32) << 20);
+    }
+
+    #[test]
+    fn two_dimensions_receive_addends_of_a_node_that_one_shares_memory_for() {
+        let shape = JobShape { world: 4, local: 4, threads: 1, shares_memory: true };
+        let received = |settings: &[&str]| {
+            let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
+            let config = Config::load("smoke", &settings).unwrap();
+            let plan = RankPlan::new(&config, shape, None);
+            plan.map(|plan| plan.plan.bytes_of(&["parts received for sums"]))
+        };
+        assert_eq!(received(&[]).unwrap(), 0);
+        assert!(received(&["parallel.data=2", "parallel.shard=2"]).unwrap() > 0);
+        let refused = received(&["parallel.data=3"]).unwrap_err();
+        assert!(refused.to_string().contains("expected a product of 4"), "{refused}");
     }
 
     /// The setting with which the optimizer is sharded, or is not.

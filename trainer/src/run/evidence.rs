@@ -58,7 +58,7 @@ impl Evidence for RunEvidence {
             ranks: record.ranks.len(),
             hosts: hosts.len(),
             committed_step: committed_step(folder),
-            reason: record.reason.as_ref().map(text),
+            reason: record.reason.as_ref().map(|reason| text(reason, &record)),
         }
     }
 
@@ -93,10 +93,10 @@ fn committed_step(folder: &Path) -> Option<u64> {
     attempts.iter().filter_map(|attempt| attempt.committed_step).max()
 }
 
-fn text(reason: &Reason) -> String {
+fn text(reason: &Reason, record: &Record) -> String {
     let Reason { rank, host, step, text, .. } = reason;
     let mut place = Vec::new();
-    place.extend(rank.map(|rank| format!("rank {rank}")));
+    place.extend(rank.map(|rank| record.rank_name(rank)));
     place.extend(host.as_ref().map(|host| format!("host {host}")));
     place.extend(step.map(|step| format!("step {step}")));
     if place.is_empty() { text.clone() } else { format!("{}: {text}", place.join(", ")) }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collectives::transports::transports;
+use record::text::list;
 use record::{
     Anomaly, CalibrationRates, ErrorFile, ExitCode, RankRecord, Reason, Straggler,
     transport_anomalies, with_recorded_loss,
@@ -123,20 +124,29 @@ impl Peers {
     /// With two ranks, the other one or the link to it is lost.
     pub(super) fn explain(&self, failure: Failure) -> Failure {
         let Some(step) = failure.step.filter(|_| failure.code == ExitCode::PeerLost) else {
-            return failure;
+            return with_names(failure, &self.ranks);
         };
         let stall = Stall::of(&self.dir, self.attempt, step, self.hosts.len());
         if let Some((rank, position)) = stall.cause() {
-            let explained = failure.context(stall.text(&self.hosts)).caused_by(rank);
+            let explained = failure.context(stall.text(&self.places())).caused_by(rank);
             return Failure { phase: position.map(|position| position.phase), ..explained };
         }
-        let failure = match stall.text_of_network(&self.hosts) {
+        let failure = match stall.text_of_network(&self.places()) {
             // No rank is missing, whoever's message did not arrive.
             Some(text) => Failure { rank: None, ..failure.context(text) },
-            None => failure,
+            None => with_names(failure, &self.ranks),
         };
         let other = (self.hosts.len() == 2).then(|| 1 - self.rank);
         Failure { rank: failure.rank.or(other), ..failure }
+    }
+
+    /// Returns the host of each rank, and its place in the dimensions.
+    fn places(&self) -> Vec<String> {
+        let place = |rank: &RankRecord| match rank.mesh {
+            Some(place) => format!("{}, {place}", rank.host),
+            None => rank.host.clone(),
+        };
+        self.ranks.iter().map(place).collect()
     }
 
     /// Returns why an attempt failed, with the rank, host, step and phase if they are known. If a
@@ -178,10 +188,54 @@ impl Peers {
             dir: self.dir.clone(),
             attempt: self.attempt,
             rank: self.rank,
-            hosts: self.hosts.clone(),
+            places: self.places(),
             progress: Arc::clone(progress),
             timeout,
             events: self.events.clone(),
         }
+    }
+}
+
+/// Adds the names of the ranks that caused a failure, where they have places in dimensions.
+fn with_names(failure: Failure, ranks: &[RankRecord]) -> Failure {
+    let causes = failure.causes().into_iter().filter_map(|rank| ranks.get(rank));
+    let names: Vec<_> = causes.filter(|rank| rank.mesh.is_some()).map(RankRecord::name).collect();
+    if names.is_empty() { failure } else { failure.context(list(&names)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use collectives::Operation;
+    use record::MeshPlace;
+    use record::fixtures::finished;
+
+    use super::*;
+
+    #[test]
+    fn every_missing_rank_is_named_with_its_place_in_the_dimensions() {
+        let lost = || {
+            let error = collectives::Error::Deadline {
+                operation: Operation::AllGather,
+                group: None,
+                position: None,
+                rank: 0,
+                waited: Duration::from_secs(3),
+                bytes: 64,
+                backend: "mpi",
+                peers: vec![1, 3],
+            };
+            Failure::from(error)
+        };
+        let of = |number, mesh| RankRecord { rank: number, mesh, ..finished().ranks[0].clone() };
+        let place = |rank| MeshPlace { data: rank / 2, shard: rank % 2 };
+        let placed: Vec<_> = (0..4).map(|rank| of(rank, Some(place(rank)))).collect();
+        let text = with_names(lost(), &placed).to_string();
+        let names = "rank 1 (data 0, shard 1), rank 3 (data 1, shard 1): all-gather of 64 bytes";
+        assert!(text.starts_with(names), "{text}");
+        let flat: Vec<_> = (0..4).map(|rank| of(rank, None)).collect();
+        assert!(with_names(lost(), &flat).to_string().starts_with("all-gather of 64 bytes"));
+        let numerical = Failure::new(ExitCode::Numerical, anyhow::anyhow!("not finite"));
+        let text = with_names(numerical.caused_by(2), &placed).to_string();
+        assert_eq!(text, "rank 2 (data 1, shard 0): not finite");
     }
 }

@@ -9,7 +9,7 @@ use launch::bootstrap::{Backend, World};
 use record::MeshPlace;
 
 use crate::config::Config;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::mesh::{Groups, Mesh, MeshShape, Placed};
 use crate::ranks::Ranks;
 
@@ -80,14 +80,6 @@ impl<'world> RankBackend<'world> {
     /// Returns the place of a rank, unless there is only one dimension.
     pub(super) fn place(&self, rank: usize) -> Option<MeshPlace> {
         self.grid.as_ref()?.placed.place(rank)
-    }
-
-    /// Adds to a failure the place of the rank that caused it.
-    pub(super) fn located(&self, failure: Failure) -> Failure {
-        match failure.rank.and_then(|rank| Some((rank, self.place(rank)?))) {
-            Some((rank, place)) => failure.context(format!("rank {rank} ({place})")),
-            None => failure,
-        }
     }
 
     /// Closes everything that the world does not close, after a run that did not fail.

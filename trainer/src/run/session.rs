@@ -53,7 +53,8 @@ use record::ExitCode;
 use record::golden::{Golden, GoldenKey, GoldenMiss, GoldenWatch};
 use record::hardware::RankHardware;
 use record::{
-    self, Anomaly, Attempt, RankRecord, Record, Status, SteadyWatch, StepSeries, TargetLoss,
+    self, Anomaly, Attempt, DimensionTraffic, RankRecord, Record, Status, SteadyWatch, StepSeries,
+    TargetLoss,
 };
 use serde_json::json;
 use telemetry::fact::{Communication, Ended, Fact, Resumed, Saves};
@@ -201,7 +202,7 @@ impl<'run> Session<'run> {
         start.wired_up();
         let outcome = self
             .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &peers)
-            .map_err(|failure| self.backend.located(peers.explain(failure)));
+            .map_err(|failure| peers.explain(failure));
         if !matches!(outcome, Ok(reason) if reason.is_end()) {
             telemetry.interrupt();
         }
@@ -605,10 +606,12 @@ impl<'run> Session<'run> {
             times,
         });
         let ranks = self.gather_ranks(times)?;
+        let traffic = self.ranks().gather(&trainer.traffic())?;
         let hardware = ranks_with_storage_timeout(self.options, self.world).gather(hardware)?;
         let digest = trainer.weights_digest(self.ranks())?;
         if self.world.placement.rank == 0 {
             events.note_for_record(Fact::Ranks(ranks));
+            events.note_for_record(Fact::Traffic(DimensionTraffic::mean(&traffic)));
             events.note_for_record(Fact::Hardware(hardware));
             events.note_for_record(Fact::Weights(digest));
         }

@@ -32,7 +32,8 @@ pub(super) struct Watched {
     pub(super) dir: PathBuf,
     pub(super) attempt: u32,
     pub(super) rank: usize,
-    pub(super) hosts: Vec<String>,
+    /// Host of each rank, and its place in the dimensions.
+    pub(super) places: Vec<String>,
     pub(super) progress: Arc<Progress>,
     /// Time that a step may take before the position of the rank is written.
     pub(super) timeout: Duration,
@@ -110,12 +111,12 @@ impl Watched {
         if matches!(own.phase, Phase::Checkpoint | Phase::Eval) {
             return; // these may take long
         }
-        let whole = Stall::of(&self.dir, self.attempt, own.step, self.hosts.len());
+        let whole = Stall::of(&self.dir, self.attempt, own.step, self.places.len());
         // If no rank waits for another one, the step is just long.
         let Some((rank, _)) = whole.cause() else { return };
         let step = own.step;
         let seconds = self.timeout.as_secs_f64();
-        let found = whole.text(&self.hosts);
+        let found = whole.text(&self.places);
         let text = format!("step {step} has not ended for {seconds:.1} s: {found}");
         self.events.warn(Anomaly { step: Some(step), rank: Some(rank), text });
     }
@@ -153,12 +154,12 @@ impl Stall {
     }
 
     /// Describes the likely cause if all ranks have arrived.
-    pub(super) fn text_of_network(&self, hosts: &[String]) -> Option<String> {
+    pub(super) fn text_of_network(&self, places: &[String]) -> Option<String> {
         let arrived = self.positions.iter().flatten().filter(|at| Self::has_arrived(at)).count();
         if arrived < self.positions.len() {
             return None;
         }
-        let ranks = hosts.iter().enumerate().map(|(rank, host)| format!("{rank} ({host})"));
+        let ranks = places.iter().enumerate().map(|(rank, place)| format!("{rank} ({place})"));
         let ranks: Vec<_> = ranks.collect();
         Some(format!(
             "in step {}, all ranks had arrived, {}: a link between them is down, or an adapter, \
@@ -169,8 +170,8 @@ impl Stall {
     }
 
     /// Describes the positions of all ranks.
-    pub(super) fn text(&self, hosts: &[String]) -> String {
-        let name = |rank: usize| format!("{rank} ({})", hosts[rank]);
+    pub(super) fn text(&self, places: &[String]) -> String {
+        let name = |rank: usize| format!("{rank} ({})", places[rank]);
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
         for (rank, position) in self.positions.iter().enumerate() {
             let place = match position {

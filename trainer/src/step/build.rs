@@ -1,5 +1,6 @@
 //! Construction of a trainer from a configuration.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use checkpoint::{STAGING, Staging};
@@ -29,6 +30,7 @@ use crate::mesh::{Dimensions, Mesh};
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
+use crate::timing::tallies::Tallies;
 use telemetry::hardware::SharedAlert;
 
 /// Returns the bucket plan of a model, and the layout padded to it.
@@ -188,6 +190,7 @@ impl<'world> Trainer<'world> {
             allocate(config, world, threads, plan.rank, dimensions, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
+        let tallies = Tallies::new(&dimensions, state.shard.reduction(), config.shards_weights());
         let mut trainer = Self {
             ranks,
             device: device.clone(),
@@ -199,6 +202,8 @@ impl<'world> Trainer<'world> {
             optimizer,
             batches: Batches::new(sequences, plan, batches),
             votes: Votes::new(world),
+            tallies: RefCell::new(tallies),
+            dimensions,
             clock: PhaseClock::on(device),
             meter: Meter::of(device),
             injector,

@@ -1,5 +1,7 @@
 //! One step on a device without memory: counts what its ops launch and move.
 
+use std::cell::RefCell;
+
 use collectives::Single;
 use device::cuda::{Cuda, Launched};
 use device::{Allocator, Device};
@@ -11,10 +13,12 @@ use super::build::{Allocated, Allocators, allocate, batch_plan};
 use super::optimizer::Optimizer;
 use super::sharded_weights::Reads;
 use super::unreduced::{UnreducedSink, random_tokens};
+use super::waits::Waits;
 use crate::config::Config;
 use crate::failure::Outcome;
 use crate::mesh::{Dimensions, MeshShape};
 use crate::timing::phase::PhaseClock;
+use crate::timing::tallies::Tallies;
 
 /// Counts of one rank's step.
 #[derive(Debug)]
@@ -47,6 +51,9 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     model.meter().into_iter().for_each(Meter::start);
 
     let clock = PhaseClock::new();
+    let reduction = state.shard.reduction();
+    let tallies = RefCell::new(Tallies::new(&alone, reduction, config.shards_weights()));
+    let waits = Waits { tallies: &tallies, clock: &clock, dimensions: alone };
     let before = cuda.launched();
     let workload = &config.workload;
     let accumulation = batch_plan(config, 0, world)?.accumulation;
@@ -55,7 +62,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     for index in 0..accumulation {
         let batch = Batch { inputs: &tokens, targets: &tokens };
         let sums = if index == 0 { Sums::Write } else { Sums::Add };
-        let (layout, mut weights) = state.arriving(&clock);
+        let (layout, mut weights) = state.arriving(waits);
         let mut sink = UnreducedSink { gradients: &mut gradients, layout };
         let loss = scalars.views_mut().loss;
         weights.begin(Reads::MicroBatch { follows: index + 1 < accumulation });

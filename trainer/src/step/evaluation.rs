@@ -7,6 +7,7 @@ use models::Batch;
 
 use super::Trainer;
 use super::sharded_weights::Reads;
+use super::waits::Waits;
 use crate::data::{BatchPlan, Sequences, Source};
 use crate::failure::Outcome;
 use record::phase::Phase;
@@ -77,8 +78,9 @@ impl Trainer<'_> {
         evaluation: &mut Evaluation,
         stop: impl FnOnce() -> bool,
     ) -> Outcome<Evaluated> {
-        let Self { ranks, model, state, clock, .. } = self;
-        state.synchronize(clock)?;
+        let Self { ranks, model, state, dimensions, clock, tallies, .. } = self;
+        let waits = Waits { tallies, clock, dimensions: *dimensions };
+        state.synchronize(waits)?;
         clock.enter(Phase::Eval);
         let mut sum = 0.0;
         let last = evaluation.micro_batches.saturating_sub(1);
@@ -88,7 +90,7 @@ impl Trainer<'_> {
             // no micro-batch of its own left computes one that does not count.
             evaluation.fill(micro_batch.min(last));
             let batch = Batch { inputs: &evaluation.inputs, targets: &evaluation.targets };
-            let (_, mut weights) = state.arriving(clock);
+            let (_, mut weights) = state.arriving(waits);
             weights.begin(Reads::Evaluation);
             let loss = model.evaluate(&mut weights, batch)?;
             if micro_batch <= last {

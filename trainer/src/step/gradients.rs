@@ -11,9 +11,9 @@
 
 use std::mem;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use collectives::{BucketPlan, Incoming, Operation, Settled};
+use collectives::{BucketPlan, Incoming, Operation};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 use models::ops::step::StepOps;
 use models::{Error, Layout, Pass, StepSink, Sums, memory};
@@ -26,9 +26,7 @@ use super::windows::GradientWindows;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
-use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
-use crate::timing::phase::PhaseClock;
-use record::BucketRecord;
+use crate::timing::tallies::Moved;
 use record::phase::Phase;
 
 /// Gradients of one rank, and their reduction.
@@ -44,8 +42,6 @@ pub(crate) struct Gradients<'world> {
     /// True if reductions start during backward; else they start after it, or nothing is computed
     /// meanwhile.
     overlaps: bool,
-    /// Reductions since the last [`Self::take_communication`].
-    reductions: CommunicationTally,
     /// Time in which the host started reductions since the last [`Self::take_starting_ns`].
     starting_ns: u64,
 }
@@ -103,7 +99,6 @@ impl<'world> Gradients<'world> {
             sums,
             reduction: shard.reduction(),
             overlaps,
-            reductions: CommunicationTally::default(),
             starting_ns: 0,
         })
     }
@@ -149,7 +144,7 @@ impl<'world> Gradients<'world> {
     /// device computes, the device waits.
     pub(super) fn accumulate(
         &mut self,
-        step: StepContext<'_>,
+        step: StepContext<'_, 'world>,
         scalars: &mut Scalars,
         backward: impl FnOnce(&mut BucketReducer<'_, 'world>, ViewMut<'_, f64>) -> Outcome<()>,
     ) -> Outcome<()> {
@@ -164,32 +159,6 @@ impl<'world> Gradients<'world> {
         };
         backward(&mut reducer, loss)?;
         reducer.finish()
-    }
-
-    /// Adds a reduction that the device has completed.
-    pub(super) fn add_settled(&mut self, settled: Settled) {
-        self.reductions.add(settled.timing, settled.wait_start);
-    }
-
-    /// Returns the totals of each bucket's reductions.
-    pub(super) fn bucket_records(&self, world: usize) -> impl Iterator<Item = BucketRecord> {
-        let record = move |totals: &BucketTotals| totals.record(self.reduction, world);
-        self.reductions.buckets().map(record)
-    }
-
-    /// Returns the communication of reductions since the last call.
-    pub(super) fn take_communication(&mut self) -> Communication {
-        self.reductions.take()
-    }
-
-    /// Keeps each reduction from now on, until the trace is taken.
-    pub(super) fn start_trace(&mut self) {
-        self.reductions.start_trace();
-    }
-
-    /// Returns the reductions that were kept.
-    pub(super) fn take_trace(&mut self) -> Vec<BucketSpan> {
-        self.reductions.take_trace()
     }
 
     /// Returns the nanoseconds in which the host started reductions since the last call.
@@ -266,23 +235,21 @@ impl Bucket {
 
 /// Resources of a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StepContext<'step> {
+pub(super) struct StepContext<'step, 'world> {
     pub(super) layout: &'step Layout,
-    pub(super) clock: &'step PhaseClock,
+    pub(super) waits: Waits<'step, 'world>,
     pub(super) injector: &'step Injector,
     pub(super) ops: &'step dyn StepOps,
     /// True if local gradients are searched for non-finite values before they are reduced: on a
     /// single rank the reduced gradients are the local ones.
     pub(super) inspects: bool,
-    /// Timeout of one operation.
-    pub(super) timeout: Duration,
 }
 
 /// Sink of one step: lends windows to the engine and complete buckets to the collective.
 #[derive(Debug)]
 pub(crate) struct BucketReducer<'step, 'world> {
     gradients: &'step mut Gradients<'world>,
-    step: StepContext<'step>,
+    step: StepContext<'step, 'world>,
     /// True if a reduction has started.
     has_started: bool,
     /// Effect of this micro-batch on the sums of the ones before.
@@ -335,15 +302,14 @@ impl BucketReducer<'_, '_> {
     /// Waits for the reduction of a bucket, if it has started, and takes this rank's part out of
     /// the window if that is used in turn.
     fn complete_reduction(&mut self, bucket: usize) -> Result<(), Error> {
-        let Gradients { windows, buckets, reductions, sums: held, .. } = &mut *self.gradients;
+        let Gradients { windows, buckets, sums: held, .. } = &mut *self.gradients;
         let count = buckets.len();
         let Bucket { window, part, held: range, state, .. } = &mut buckets[bucket];
         let BucketState::Reducing { sums } = *state else { return Ok(()) };
-        let StepContext { clock, timeout, ops, .. } = self.step;
-        let mut waits = Waits { tally: reductions, clock, timeout };
-        clock.progress().waits_for(bucket + 1, count);
-        waits.wait(windows, window).map_err(exchange)?;
-        clock.progress().waits_for(0, count);
+        let StepContext { waits, ops, .. } = self.step;
+        waits.clock.progress().waits_for(bucket + 1, count);
+        waits.wait(Moved::Gradients, windows, window).map_err(exchange)?;
+        waits.clock.progress().waits_for(0, count);
         *state = BucketState::Idle;
         if let Some(held) = held {
             let held = held.view_mut().slice(range.clone());
@@ -367,7 +333,7 @@ impl BucketReducer<'_, '_> {
     /// Starts the remaining reductions and waits for all: the exposed communication. A device waits
     /// for them by itself, and the vote settles its reductions.
     fn finish(&mut self) -> Outcome<()> {
-        self.step.clock.enter(Phase::CommExposed);
+        self.step.waits.clock.enter(Phase::CommExposed);
         let buckets = self.gradients.buckets.len();
         for bucket in 0..buckets {
             if self.gradients.buckets[bucket].state == BucketState::Open {
@@ -407,7 +373,7 @@ impl StepSink for BucketReducer<'_, '_> {
     }
 
     fn enter(&mut self, pass: Pass) {
-        self.step.clock.enter(match pass {
+        self.step.waits.clock.enter(match pass {
             Pass::Forward => Phase::Forward,
             Pass::Backward => Phase::Backward,
         });

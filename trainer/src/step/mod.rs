@@ -26,11 +26,11 @@ mod waits;
 mod weights;
 mod windows;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Frozen, Snapshot, Staging};
-use collectives::Operation;
 use device::Device;
 use models::layout::Tensor;
 use models::meter::{Kind, Role};
@@ -53,18 +53,21 @@ use optimizer::Optimizer;
 use scalars::Scalars;
 use sharded_weights::Reads;
 use update_health::UpdateHealth;
+pub(crate) use waits::Waits;
 
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
+use crate::mesh::Dimensions;
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::communication::Communication;
 use crate::timing::phase::{PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
 use crate::timing::step_trace::StepTrace;
+use crate::timing::tallies::Tallies;
 use record::phase::Phase;
-use record::{BucketRecord, WeightsDigest};
+use record::{BucketRecord, DimensionTraffic, WeightsDigest};
 use telemetry::hardware::{Alert, SharedAlert};
 
 /// State and resources of one rank that trains.
@@ -80,7 +83,9 @@ pub struct Trainer<'world> {
     optimizer: Optimizer,
     batches: Batches,
     votes: Votes,
+    dimensions: Dimensions<'world>,
     clock: PhaseClock,
+    tallies: RefCell<Tallies>,
     /// Meter of the ops outside of the model: gradient norm and AdamW.
     meter: Meter,
     injector: Injector,
@@ -159,15 +164,27 @@ impl Trainer<'_> {
     /// time. The result is the mean over the global batch; under a sharded optimizer only this
     /// rank's parts.
     fn accumulate_gradients(&mut self) -> Outcome<()> {
-        let Self { ranks, ops, model, state, gradients, scalars, batches, clock, injector, .. } =
-            self;
+        let Self {
+            ranks,
+            ops,
+            model,
+            state,
+            gradients,
+            scalars,
+            batches,
+            dimensions,
+            clock,
+            tallies,
+            injector,
+            ..
+        } = self;
+        let waits = Waits { tallies, clock, dimensions: *dimensions };
         let scale = 1.0 / batches.tokens_per_step() as f32;
         scalars.clear(&**ops)?;
         let inspects = !ranks.is_alone();
-        let timeout = ranks.timeout;
-        let (layout, mut weights) = state.arriving(clock);
+        let (layout, mut weights) = state.arriving(waits);
         let (injector, ops) = (&*injector, &**ops);
-        let step = StepContext { layout, clock, injector, ops, inspects, timeout };
+        let step = StepContext { layout, waits, injector, ops, inspects };
         gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {
@@ -200,7 +217,7 @@ impl Trainer<'_> {
             || gradients.add_squares(shard, &mut **ops, scalars.squares()),
         )?;
         self.add_update_squares()?;
-        self.settle()?;
+        self.waits().settle()?;
         let Self { ranks, device, ops, state, gradients, scalars, injector, .. } = self;
         let State { layout, shard, .. } = state;
         scalars.read(device)?;
@@ -252,21 +269,6 @@ impl Trainer<'_> {
             || work::update_norm(state.shard.saved().map(|piece| piece.flat.len()).sum()),
             || state.add_update_squares(&last, &mut **ops, scalars.update_squares()),
         )
-    }
-
-    /// Waits until the device, if one computes, has received all data from other ranks: with a
-    /// deadline, unlike later waits for the device.
-    fn settle(&mut self) -> Outcome<()> {
-        let Self { state, gradients, clock, .. } = self;
-        let phase = clock.phase();
-        clock.enter(Phase::CommExposed);
-        let dimensions = state.dimensions();
-        dimensions.settle(&mut |settled| match settled.operation {
-            Operation::AllGather => state.add_settled(settled),
-            _ => gradients.add_settled(settled),
-        })?;
-        clock.enter(phase);
-        Ok(())
     }
 
     /// Updates the weights. Under a sharded optimizer the weights of other ranks are in flight when
@@ -383,7 +385,8 @@ impl Trainer<'_> {
     /// Waits until all weights have been gathered. Call it before weights are read outside of a
     /// step.
     pub(crate) fn synchronize_weights(&mut self) -> Outcome<()> {
-        Ok(self.state.synchronize(&self.clock)?)
+        let Self { state, dimensions, clock, tallies, .. } = self;
+        Ok(state.synchronize(Waits { tallies, clock, dimensions: *dimensions })?)
     }
 
     /// Sets the master weights that this rank holds: `fill` writes elements of a tensor, from the
@@ -399,7 +402,8 @@ impl Trainer<'_> {
     /// Resumes from weights that were set or a state that was restored. Collective.
     pub(crate) fn resume_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
-        self.state.all_gather_weights(&self.clock, &*self.ops)?;
+        let Self { ops, state, dimensions, clock, tallies, .. } = self;
+        state.all_gather_weights(Waits { tallies, clock, dimensions: *dimensions }, &**ops)?;
         self.batches.seek(progress.next_sequence);
         Ok(())
     }
@@ -474,16 +478,16 @@ impl Trainer<'_> {
     /// Keeps a trace of each step from now on, until it is taken.
     pub(crate) fn start_trace(&mut self) {
         self.clock.start_trace();
-        self.gradients.start_trace();
-        self.state.start_trace();
+        self.tallies.get_mut().start_trace();
     }
 
     /// Returns the trace, and stops tracing.
     pub(crate) fn take_trace(&mut self) -> StepTrace {
+        let Tallies { gradients, weights, windows, .. } = self.tallies.get_mut();
         StepTrace {
             phases: self.clock.take_trace(),
-            reductions: self.gradients.take_trace(),
-            gathers: self.state.take_trace(),
+            reductions: gradients.take_trace(),
+            gathers: [weights.take_trace(), windows.take_trace()].concat(),
         }
     }
 
@@ -492,22 +496,29 @@ impl Trainer<'_> {
         std::mem::take(&mut self.checkpoint_wait)
     }
 
-    /// Returns the totals of each bucket on this rank; empty on a single rank.
+    /// Returns the totals of buckets on this rank by operation and size; empty on a single rank.
     pub(crate) fn bucket_records(&self) -> Vec<BucketRecord> {
-        let world = self.ranks.world();
-        if world == 1 {
-            return Vec::new();
-        }
-        self.gradients.bucket_records(world).chain(self.state.bucket_records()).collect()
+        if self.ranks.is_alone() { Vec::new() } else { self.tallies.borrow().buckets().collect() }
+    }
+
+    /// Returns the traffic of this rank over each dimension; empty on a single rank.
+    pub(crate) fn traffic(&self) -> Vec<DimensionTraffic> {
+        if self.ranks.is_alone() { Vec::new() } else { self.tallies.borrow().traffic().collect() }
     }
 
     /// Returns the communication since the last call.
     pub(crate) fn take_communication(&mut self) -> Communication {
-        self.gradients.take_communication().and(self.state.take_communication())
+        self.tallies.get_mut().take()
     }
 }
 
 impl<'world> Trainer<'world> {
+    /// Returns the resources of waits for other ranks.
+    fn waits(&self) -> Waits<'_, 'world> {
+        let Self { tallies, clock, dimensions, .. } = self;
+        Waits { tallies, clock, dimensions: *dimensions }
+    }
+
     /// Returns all ranks.
     pub(crate) fn ranks(&self) -> Ranks<'world> {
         self.ranks

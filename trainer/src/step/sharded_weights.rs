@@ -13,6 +13,7 @@ use super::waits::Waits;
 use super::weights::exchange;
 use super::windows::{Use, WeightWindows};
 use crate::mesh::Dimensions;
+use crate::timing::tallies::Moved;
 
 /// Pass over the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,10 +106,10 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
     }
 
     /// Waits until no weights are in flight.
-    pub(super) fn wait_for_all(&mut self, waits: &mut Waits<'_>) -> Result<(), collectives::Error> {
+    pub(super) fn wait_for_all(&mut self, waits: Waits<'_, '_>) -> Result<(), collectives::Error> {
         let Self { shards, windows, .. } = self;
-        waits.wait(shards, &(0..shards.len()))?;
-        waits.wait(windows, &(0..windows.len()))
+        waits.wait(Moved::Weights, shards, &(0..shards.len()))?;
+        waits.wait(Moved::Windows, windows, &(0..windows.len()))
     }
 
     /// Releases all windows, because stored weights are about to change. No weights may be in
@@ -146,7 +147,7 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
     pub(super) fn segment(
         &mut self,
         range: &Range<usize>,
-        waits: &mut Waits<'_>,
+        waits: Waits<'_, '_>,
     ) -> Result<View<'_, E>, Error> {
         let bucket = self.buckets.partition_point(|bucket| bucket.flat.end <= range.start);
         let plan = Arc::clone(&self.plan);
@@ -156,13 +157,13 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
             None => self.advance(bucket, waits)?,
         };
         let window = plan.uses[position].window.clone();
-        waits.wait(&mut self.windows, &window).map_err(exchange)?;
+        waits.wait(Moved::Windows, &mut self.windows, &window).map_err(exchange)?;
         let start = window.start + range.start - self.buckets[bucket].flat.start;
         Ok(self.windows.get(start..start + range.len()))
     }
 
     /// Proceeds to the next use: releases windows, and starts to gather what comes next.
-    fn advance(&mut self, bucket: usize, waits: &mut Waits<'_>) -> Result<usize, Error> {
+    fn advance(&mut self, bucket: usize, waits: Waits<'_, '_>) -> Result<usize, Error> {
         let plan = Arc::clone(&self.plan);
         let position = self.position.map_or(0, |position| position + 1);
         let (end, follows) = match self.reads {
@@ -177,14 +178,14 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
             let Some(range) = window.clone() else { continue };
             let is_kept = |kept: &Use| kept.bucket == bucket && kept.window == range;
             if plan.releases && !resident().any(is_kept) {
-                waits.wait(&mut self.windows, &range).map_err(exchange)?;
+                waits.wait(Moved::Windows, &mut self.windows, &range).map_err(exchange)?;
                 *window = None;
             }
         }
         for next in resident() {
             if self.resident[next.bucket].is_none() {
                 let stored = &self.buckets[next.bucket].stored;
-                waits.wait(&mut self.shards, stored).map_err(exchange)?;
+                waits.wait(Moved::Weights, &mut self.shards, stored).map_err(exchange)?;
                 self.gather(next)?;
             }
         }

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::{Frozen, Snapshot};
-use collectives::{Operation, Settled};
 use device::cuda::Downloads;
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
@@ -24,9 +23,6 @@ use super::windows::WeightWindows;
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::mesh::Dimensions;
-use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
-use crate::timing::phase::PhaseClock;
-use record::BucketRecord;
 
 /// Prefix of the names of weights in a checkpoint.
 pub(crate) const WEIGHTS: &str = "model";
@@ -49,8 +45,6 @@ pub(crate) struct State<'world> {
     decays: DeviceBuffer<u8>,
     /// Progress of training.
     pub(crate) progress: Progress,
-    /// Communication of gathers since the last [`Self::take_communication`].
-    gathers: CommunicationTally,
     /// Lent state, while a checkpoint copies it.
     pub(super) lent: Option<Lent>,
     /// Downloads that copy the state from a device.
@@ -156,15 +150,9 @@ impl<'world> State<'world> {
             layout,
             shard,
             progress: Progress::default(),
-            gathers: CommunicationTally::default(),
             lent: None,
             downloads: None,
         })
-    }
-
-    /// Returns the groups between which the state is divided.
-    pub(super) fn dimensions(&self) -> Dimensions<'world> {
-        self.dimensions
     }
 
     /// Prepares copies of the state from the device that it is on.
@@ -178,43 +166,17 @@ impl<'world> State<'world> {
     /// Returns the layout, and the weights for forward.
     pub(crate) fn arriving<'step>(
         &'step mut self,
-        clock: &'step PhaseClock,
+        waits: Waits<'step, 'world>,
     ) -> (&'step Layout, ArrivingWeights<'step, 'world>) {
-        let Self { dimensions, layout, weights, gathers, .. } = self;
-        let waits = Waits { tally: gathers, clock, timeout: dimensions.owners.timeout };
-        (layout, ArrivingWeights::new(weights, waits, *dimensions))
+        (&self.layout, ArrivingWeights::new(&mut self.weights, waits))
     }
 
     /// Waits until no weights are in flight, including those that a device waits for.
-    pub(super) fn synchronize(&mut self, clock: &PhaseClock) -> Result<(), collectives::Error> {
-        self.arriving(clock).1.synchronize()
-    }
-
-    /// Adds a gather that the device has completed.
-    pub(super) fn add_settled(&mut self, settled: Settled) {
-        self.gathers.add(settled.timing, settled.wait_start);
-    }
-
-    /// Returns the totals of each bucket's gathers.
-    pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
-        let world = self.dimensions.owners.world();
-        let record = move |totals: &BucketTotals| totals.record(Operation::AllGather, world);
-        self.gathers.buckets().map(record)
-    }
-
-    /// Keeps each gather from now on, until the trace is taken.
-    pub(super) fn start_trace(&mut self) {
-        self.gathers.start_trace();
-    }
-
-    /// Returns the gathers that were kept.
-    pub(super) fn take_trace(&mut self) -> Vec<BucketSpan> {
-        self.gathers.take_trace()
-    }
-
-    /// Returns the communication of gathers of weights since the last call.
-    pub(crate) fn take_communication(&mut self) -> Communication {
-        self.gathers.take()
+    pub(super) fn synchronize(
+        &mut self,
+        waits: Waits<'_, 'world>,
+    ) -> Result<(), collectives::Error> {
+        self.arriving(waits).1.synchronize()
     }
 
     /// Updates the elements that this rank holds, bucket by bucket, with their reduced gradients,
@@ -279,10 +241,10 @@ impl<'world> State<'world> {
     /// holds. Collective.
     pub(crate) fn all_gather_weights(
         &mut self,
-        clock: &PhaseClock,
+        waits: Waits<'_, 'world>,
         ops: &dyn StepOps,
     ) -> Outcome<()> {
-        self.synchronize(clock)?;
+        self.synchronize(waits)?;
         let Self { shard, weights, .. } = self;
         match weights {
             ModelWeights::F32(weights) => update_and_share(shard, weights, |_, _| Ok(())),
@@ -297,8 +259,8 @@ impl<'world> State<'world> {
                 })
             }
         }?;
-        self.synchronize(clock)?;
-        self.gathers = CommunicationTally::default(); // not part of a step
+        self.synchronize(waits)?;
+        waits.tallies.borrow_mut().discard_gathers();
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use models::{Batch, Sums};
 use super::Trainer;
 use super::sharded_weights::Reads;
 use super::unreduced::{UnreducedSink, random_tokens};
+use super::waits::Waits;
 use crate::config::Config;
 use crate::failure::Outcome;
 
@@ -19,13 +20,15 @@ impl Trainer<'_> {
     /// buffers of training: the first step overwrites what that leaves in them. No weights may be
     /// in flight.
     pub(crate) fn measure_products(&mut self, config: &Config) -> Outcome<Vec<TunedProduct>> {
-        let Self { device, model, state, gradients, scalars, clock, .. } = self;
+        let Self { device, model, state, gradients, scalars, dimensions, clock, tallies, .. } =
+            self;
+        let waits = Waits { tallies, clock, dimensions: *dimensions };
         let Some(tuner) = model.tuner() else { return Ok(Vec::new()) };
         tuner.begin();
         let rows = config.workload.batch.micro_batch().rows();
         let tokens = random_tokens(rows, config.workload.model.vocabulary);
         let batch = Batch { inputs: &tokens, targets: &tokens };
-        let (layout, mut weights) = state.arriving(clock);
+        let (layout, mut weights) = state.arriving(waits);
         weights.begin(Reads::MicroBatch { follows: false });
         let mut sink = UnreducedSink { gradients, layout };
         let loss = scalars.views_mut().loss;

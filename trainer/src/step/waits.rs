@@ -1,27 +1,29 @@
 //! Waits for data of other ranks: exposed communication.
 
+use std::cell::RefCell;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use collectives::{Element, Incoming};
 
-use crate::timing::communication::CommunicationTally;
+use crate::mesh::Dimensions;
 use crate::timing::phase::PhaseClock;
+use crate::timing::tallies::{Moved, Tallies};
 use record::phase::Phase;
 
 /// Resources of waits.
-#[derive(Debug)]
-pub(super) struct Waits<'step> {
-    pub(super) tally: &'step mut CommunicationTally,
-    pub(super) clock: &'step PhaseClock,
-    /// Timeout of one operation.
-    pub(super) timeout: Duration,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waits<'step, 'world> {
+    pub(crate) tallies: &'step RefCell<Tallies>,
+    pub(crate) clock: &'step PhaseClock,
+    pub(crate) dimensions: Dimensions<'world>,
 }
 
-impl Waits<'_> {
+impl Waits<'_, '_> {
     /// Waits until no part of a range is in flight. Where a device computes, the device waits.
     pub(super) fn wait<E: Element>(
-        &mut self,
+        self,
+        moved: Moved,
         buffer: &mut Incoming<'_, E>,
         range: &Range<usize>,
     ) -> Result<(), collectives::Error> {
@@ -31,8 +33,19 @@ impl Waits<'_> {
         let phase = self.clock.phase();
         let wait_start = Instant::now();
         self.clock.enter(Phase::CommExposed);
-        let report = |timing| self.tally.add(timing, wait_start);
-        buffer.wait(range, wait_start + self.timeout, report)?;
+        let report = |timing| self.tallies.borrow_mut().add(moved, timing, wait_start);
+        buffer.wait(range, wait_start + self.dimensions.owners.timeout, report)?;
+        self.clock.enter(phase);
+        Ok(())
+    }
+
+    /// Waits until the device, if one computes, has received all data that was waited for: with a
+    /// deadline, unlike later waits for the device.
+    pub(super) fn settle(self) -> Result<(), collectives::Error> {
+        let phase = self.clock.phase();
+        self.clock.enter(Phase::CommExposed);
+        let report = &mut |group, settled| self.tallies.borrow_mut().add_settled(group, settled);
+        self.dimensions.settle(report)?;
         self.clock.enter(phase);
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use collectives::{Element, Incoming, Operation, Settled};
+use collectives::{Element, Incoming, Operation};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 use half::bf16;
 use models::workload::Compute;
@@ -16,7 +16,7 @@ use super::waits::Waits;
 use super::windows::WeightWindows;
 use crate::failure::Outcome;
 use crate::mesh::Dimensions;
-use record::phase::Phase;
+use crate::timing::tallies::Moved;
 
 /// Master weights and working weights. A bucket in flight is neither read nor written before the
 /// wait for it has returned.
@@ -110,7 +110,7 @@ impl<'world> ModelWeights<'world> {
     fn segment(
         &mut self,
         range: &Range<usize>,
-        waits: &mut Waits<'_>,
+        waits: Waits<'_, '_>,
     ) -> Result<Weights<'_>, Error> {
         Ok(match self {
             Self::F32(weights) => Weights::from(weights.segment(range, waits)?),
@@ -119,7 +119,7 @@ impl<'world> ModelWeights<'world> {
     }
 
     /// Waits until no weights are in flight.
-    fn wait_for_all(&mut self, waits: &mut Waits<'_>) -> Result<(), collectives::Error> {
+    fn wait_for_all(&mut self, waits: Waits<'_, '_>) -> Result<(), collectives::Error> {
         match self {
             Self::F32(weights) => weights.wait_for_all(waits),
             Self::Bf16 { working, .. } => working.wait_for_all(waits),
@@ -197,22 +197,22 @@ impl<'world, E: Element> EngineWeights<'world, E> {
     fn segment(
         &mut self,
         range: &Range<usize>,
-        waits: &mut Waits<'_>,
+        waits: Waits<'_, '_>,
     ) -> Result<View<'_, E>, Error> {
         match self {
             Self::Whole(weights) => {
-                waits.wait(weights, range).map_err(exchange)?;
+                waits.wait(Moved::Weights, weights, range).map_err(exchange)?;
                 Ok(weights.get(range.clone()))
             }
             Self::Sharded(weights) => weights.segment(range, waits),
         }
     }
 
-    fn wait_for_all(&mut self, waits: &mut Waits<'_>) -> Result<(), collectives::Error> {
+    fn wait_for_all(&mut self, waits: Waits<'_, '_>) -> Result<(), collectives::Error> {
         match self {
             Self::Whole(weights) => {
                 let all = 0..weights.len();
-                waits.wait(weights, &all)
+                waits.wait(Moved::Weights, weights, &all)
             }
             Self::Sharded(weights) => weights.wait_for_all(waits),
         }
@@ -265,8 +265,7 @@ pub(super) fn update_and_share<E: Element>(
 #[derive(Debug)]
 pub(crate) struct ArrivingWeights<'step, 'world> {
     weights: &'step mut ModelWeights<'world>,
-    waits: Waits<'step>,
-    dimensions: Dimensions<'world>,
+    waits: Waits<'step, 'world>,
     /// True if the device may still wait for weights that were waited for here.
     is_unsettled: bool,
 }
@@ -274,10 +273,9 @@ pub(crate) struct ArrivingWeights<'step, 'world> {
 impl<'step, 'world> ArrivingWeights<'step, 'world> {
     pub(super) fn new(
         weights: &'step mut ModelWeights<'world>,
-        waits: Waits<'step>,
-        dimensions: Dimensions<'world>,
+        waits: Waits<'step, 'world>,
     ) -> Self {
-        Self { weights, waits, dimensions, is_unsettled: false }
+        Self { weights, waits, is_unsettled: false }
     }
 
     /// Begins a pass over the weights.
@@ -287,7 +285,7 @@ impl<'step, 'world> ArrivingWeights<'step, 'world> {
 
     /// Waits until no weights are in flight, including those that a device waits for.
     pub(super) fn synchronize(&mut self) -> Result<(), collectives::Error> {
-        self.weights.wait_for_all(&mut self.waits)?;
+        self.weights.wait_for_all(self.waits)?;
         self.settle()
     }
 
@@ -299,12 +297,7 @@ impl<'step, 'world> ArrivingWeights<'step, 'world> {
 
     /// Blocks until the device, if one computes, has all weights that were waited for.
     pub(super) fn settle(&mut self) -> Result<(), collectives::Error> {
-        let Waits { tally, clock, .. } = &mut self.waits;
-        let phase = clock.phase();
-        clock.enter(Phase::CommExposed);
-        let report = &mut |gather: Settled| tally.add(gather.timing, gather.wait_start);
-        self.dimensions.settle(report)?;
-        clock.enter(phase);
+        self.waits.settle()?;
         self.is_unsettled = false;
         Ok(())
     }
@@ -321,12 +314,13 @@ impl WeightSource for ArrivingWeights<'_, '_> {
         } else {
             self.settle_if_all_were_waited_for().map_err(exchange)?;
         }
-        self.weights.segment(range, &mut self.waits)
+        self.weights.segment(range, self.waits)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
 
@@ -334,8 +328,9 @@ mod tests {
 
     use super::*;
     use crate::mesh::Mesh;
-    use crate::timing::communication::CommunicationTally;
     use crate::timing::phase::PhaseClock;
+    use crate::timing::tallies::Tallies;
+    use record::phase::Phase;
 
     /// Starts to gather the last four of eight weights, of which each rank contributes two.
     fn gather(rank: &Threads) -> Incoming<'_, f32> {
@@ -362,13 +357,14 @@ mod tests {
             let single = Single::new();
             let weights = &mut ModelWeights::F32(EngineWeights::Whole(gather(&group[0])));
             let start = start; // if this closure panics, dropped before the weights, which wait
-            let gathers = &mut CommunicationTally::default();
+            let dimensions = Mesh::flat(&group[0], &single).dimensions(timeout);
+            let tallies = Tallies::new(&dimensions, Operation::ReduceScatterSum, false);
+            let tallies = &RefCell::new(tallies);
             let clock = &mut PhaseClock::new();
             clock.start_step();
             clock.enter(Phase::Forward);
-            let waits = Waits { tally: gathers, clock, timeout };
-            let dimensions = Mesh::flat(&group[0], &single).dimensions(timeout);
-            let mut arriving = ArrivingWeights::new(weights, waits, dimensions);
+            let waits = Waits { tallies, clock: &*clock, dimensions };
+            let mut arriving = ArrivingWeights::new(weights, waits);
             let Weights::F32(own) = arriving.segment(&(0..4)).unwrap() else { panic!("f32") };
             assert_eq!(own.host(), [1.0; 4], "not in flight");
             start.send(()).unwrap();
@@ -379,7 +375,7 @@ mod tests {
             assert_eq!(clock.phase(), Phase::Forward, "the wait restores the phase");
             let phases = clock.finish_step().unwrap().phases;
             assert!(phases.comm_exposed >= waited_ns / 2, "{phases:?}, waited {waited_ns} ns");
-            let reported = gathers.take();
+            let reported = tallies.borrow_mut().weights.take();
             assert!(reported.total_ns > 0 && reported.hidden_ns == 0, "{reported:?}");
             assert_eq!(reported.bytes, 16);
         });

@@ -136,7 +136,7 @@ fn end(ranges: &[Range<usize>]) -> usize {
 
 /// Read of a bucket's weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Use {
+pub(crate) struct Use {
     pub(super) bucket: usize,
     /// Elements of the windows' buffer.
     pub(super) window: Range<usize>,
@@ -177,6 +177,17 @@ impl WeightWindows {
         let of_window = |(bucket, window)| Use { bucket, window };
         let uses = buckets.into_iter().zip(windows).map(of_window).collect();
         Self { uses, forward, ahead, releases, len }
+    }
+
+    /// Returns the buckets of a step that are still resident from an earlier use when they are to be
+    /// gathered, each as often as that happens.
+    #[cfg(test)]
+    pub(super) fn kept(&self, micro_batches: usize) -> Vec<usize> {
+        let buckets: Vec<usize> = self.uses.iter().map(|it| it.bucket).collect();
+        let all = buckets.repeat(micro_batches);
+        let earlier = |at: usize| all[..at].iter().rposition(|bucket| *bucket == all[at]);
+        let is_kept = |at: &usize| earlier(*at).is_some_and(|then| at - then <= self.ahead + 1);
+        (0..all.len()).filter(is_kept).map(|at| all[at]).collect()
     }
 
     /// Returns the uses that are resident while `position` is read, in a micro-batch that another

@@ -1,9 +1,10 @@
 //! Communication of one step, and the part of it that was hidden behind computation.
 
+use std::mem;
 use std::time::Instant;
 
-use collectives::{Operation, Timing};
-use record::BucketRecord;
+use collectives::{Collective, Dimension, Dimensions, Interval, Operation, StageTiming, Timing};
+use record::{BucketRecord, DimensionTraffic};
 
 /// Communication of one step. An operation counts in the step that waits for it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,12 +31,12 @@ impl Communication {
     }
 }
 
-/// Totals of one bucket over all steps but the first ones.
+/// Totals of buckets of one size over all steps but the first ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BucketTotals {
-    /// Size of the bucket's buffer.
+    /// Size of the buffer of each.
     pub(crate) bytes: u64,
-    /// Number of times that it was communicated.
+    /// Number of times that one was communicated.
     pub(crate) count: u64,
     /// Time in flight, also while other buckets were.
     pub(crate) total_ns: u64,
@@ -46,13 +47,26 @@ pub(crate) struct BucketTotals {
 }
 
 impl BucketTotals {
-    /// Returns times and bandwidths of the bucket, in a world of so many ranks.
-    pub(crate) fn record(&self, operation: Operation, world: usize) -> BucketRecord {
+    fn new(bytes: u64) -> Self {
+        Self { bytes, count: 0, total_ns: 0, least_ns: u64::MAX, hidden_ns: 0 }
+    }
+
+    fn add(&mut self, timing: Timing, wait_start: Instant) {
+        let until = |end: Instant| end.saturating_duration_since(timing.started).as_nanos() as u64;
+        self.count += 1;
+        self.total_ns += until(timing.ended);
+        self.least_ns = self.least_ns.min(until(timing.ended));
+        self.hidden_ns += until(timing.ended.min(wait_start));
+    }
+
+    /// Returns times and bandwidths of such a bucket, in a world of so many ranks.
+    fn record(&self, operation: Operation, world: usize) -> BucketRecord {
         let mean_ms = self.total_ns as f64 / self.count as f64 / 1e6;
         let hidden_ms = self.hidden_ns as f64 / self.count as f64 / 1e6;
         let algbw = self.bytes as f64 / (mean_ms / 1e3).max(1e-9);
         BucketRecord {
             operation: name(operation).to_owned(),
+            operations: self.count,
             bytes: self.bytes,
             mean_ms,
             least_ms: self.least_ns as f64 / 1e6,
@@ -74,6 +88,90 @@ fn name(operation: Operation) -> &'static str {
     }
 }
 
+/// Time in which any of some operations was in flight.
+#[derive(Debug, Clone, Copy, Default)]
+struct InFlight {
+    total_ns: u64,
+    /// Part of the total before the wait for the operation.
+    hidden_ns: u64,
+    /// End of the last interval that was counted.
+    counted_until: Option<Instant>,
+}
+
+impl InFlight {
+    /// Adds one operation, in the order in which they were started. Where they overlap in time, the
+    /// overlap counts once.
+    fn add(&mut self, Interval { started, ended }: Interval, wait_start: Instant) {
+        let from = self.counted_until.map_or(started, |until| until.max(started));
+        let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
+        self.total_ns += until(ended);
+        self.hidden_ns += until(ended.min(wait_start));
+        self.counted_until = Some(from.max(ended));
+    }
+}
+
+/// Traffic of one operation over one dimension.
+#[derive(Debug)]
+struct Traffic {
+    dimension: Dimension,
+    operation: Operation,
+    /// Sums of this step.
+    step: TrafficSums,
+    /// Sums of all steps but the first ones.
+    total: TrafficSums,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct TrafficSums {
+    operations: u64,
+    sent_bytes: u64,
+    in_flight: InFlight,
+}
+
+impl Traffic {
+    fn new(dimension: Dimension, operation: Operation) -> Self {
+        let [step, total] = [TrafficSums::default(); 2];
+        Self { dimension, operation, step, total }
+    }
+
+    fn add(&mut self, stage: StageTiming, wait_start: Instant) {
+        self.step.operations += 1;
+        self.step.sent_bytes += stage.sent_bytes();
+        self.step.in_flight.add(stage.interval, wait_start);
+    }
+
+    /// Ends a step.
+    fn end_step(&mut self, is_counted: bool) {
+        let TrafficSums { operations, sent_bytes, in_flight } = mem::take(&mut self.step);
+        if is_counted {
+            self.total.operations += operations;
+            self.total.sent_bytes += sent_bytes;
+            self.total.in_flight.total_ns += in_flight.total_ns;
+            self.total.in_flight.hidden_ns += in_flight.hidden_ns;
+        }
+    }
+
+    /// Returns the mean of so many steps.
+    fn record(&self, steps: u64) -> DimensionTraffic {
+        let TrafficSums { operations, sent_bytes, in_flight } = self.total;
+        let per_step = |sum: u64| sum as f64 / steps as f64;
+        let total_ms = per_step(in_flight.total_ns) / 1e6;
+        let hidden_ms = per_step(in_flight.hidden_ns) / 1e6;
+        let traffic = DimensionTraffic {
+            dimension: self.dimension.name.to_owned(),
+            ranks: self.dimension.ranks,
+            operation: name(self.operation).to_owned(),
+            operations_per_step: per_step(operations),
+            bytes_per_step: per_step(sent_bytes),
+            total_ms,
+            hidden_ms,
+            exposed_ms: total_ms - hidden_ms,
+            busbw_bytes_per_second: 0.0,
+        };
+        traffic.with_bandwidth()
+    }
+}
+
 /// Bucket that was in flight, in a traced step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BucketSpan {
@@ -85,74 +183,109 @@ pub(crate) struct BucketSpan {
 /// First steps, in which connections are made: they show nothing about bandwidth.
 const STEPS_NOT_COUNTED: u64 = 2;
 
-/// Adds up buckets as they are waited for.
-#[derive(Debug, Default)]
+/// Adds up the buckets of one operation of one group of ranks, as they are waited for.
+#[derive(Debug)]
 pub(crate) struct CommunicationTally {
-    sum: Communication,
-    /// Totals in the order in which buckets are waited for, which is the same in every step.
+    operation: Operation,
+    /// Dimensions that the operation goes over.
+    dimensions: Dimensions,
+    in_flight: InFlight,
+    bytes: u64,
+    first_bucket_lead_ns: u64,
+    /// Totals by size, in the order in which buckets are first waited for.
     buckets: Vec<BucketTotals>,
+    /// Traffic by dimension and operation, in the order of the first stages.
+    traffic: Vec<Traffic>,
     /// Number of buckets that were waited for in this step.
     waited: usize,
     /// Number of steps before this one.
     steps: u64,
-    /// End of the last interval that was counted.
-    counted_until: Option<Instant>,
     /// Every bucket, while steps are traced.
     trace: Option<Vec<BucketSpan>>,
 }
 
 impl CommunicationTally {
-    /// Adds one bucket, in the order in which buckets were started. The time before `wait_start`,
-    /// when the wait for it began, was hidden. Where buckets overlap in time, the overlap counts
-    /// once.
-    pub(crate) fn add(&mut self, timing: Timing, wait_start: Instant) {
-        if self.counted_until.is_none() {
-            let lead = wait_start.saturating_duration_since(timing.started);
-            self.sum.first_bucket_lead_ns = lead.as_nanos() as u64;
+    /// Creates a tally of an operation of these ranks.
+    pub(crate) fn new(operation: Operation, ranks: &dyn Collective) -> Self {
+        Self {
+            operation,
+            dimensions: ranks.dimensions(),
+            in_flight: InFlight::default(),
+            bytes: 0,
+            first_bucket_lead_ns: 0,
+            buckets: Vec::new(),
+            traffic: Vec::new(),
+            waited: 0,
+            steps: 0,
+            trace: None,
         }
-        let from = self.counted_until.map_or(timing.started, |end| end.max(timing.started));
-        let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
-        self.sum.total_ns += until(timing.ended);
-        self.sum.hidden_ns += until(timing.ended.min(wait_start));
-        self.sum.bytes += timing.bytes as u64;
-        self.add_bucket(timing, wait_start);
-        self.counted_until =
-            Some(self.counted_until.map_or(timing.ended, |end| end.max(timing.ended)));
     }
 
-    fn add_bucket(&mut self, timing: Timing, wait_start: Instant) {
-        if self.waited == self.buckets.len() {
-            let bytes = timing.bytes as u64;
-            let least_ns = u64::MAX;
-            self.buckets.push(BucketTotals {
-                bytes,
-                count: 0,
-                total_ns: 0,
-                least_ns,
-                hidden_ns: 0,
-            });
+    /// Adds one bucket, in the order in which buckets were started. The time before `wait_start`,
+    /// when the wait for it began, was hidden.
+    pub(crate) fn add(&mut self, timing: Timing, wait_start: Instant) {
+        let Timing { started, ended, bytes, .. } = timing;
+        if self.waited == 0 {
+            let lead = wait_start.saturating_duration_since(started);
+            self.first_bucket_lead_ns = lead.as_nanos() as u64;
         }
+        self.in_flight.add(Interval { started, ended }, wait_start);
+        self.bytes += bytes as u64;
         if let Some(trace) = &mut self.trace {
             trace.push(BucketSpan { bucket: self.waited, timing });
         }
-        let bucket = &mut self.buckets[self.waited];
         self.waited += 1;
-        if self.steps < STEPS_NOT_COUNTED {
-            return;
+        self.add_bucket(timing, wait_start);
+        for stage in timing.stages(self.operation, self.dimensions) {
+            self.add_stage(stage, wait_start);
         }
-        let until = |end: Instant| end.saturating_duration_since(timing.started).as_nanos() as u64;
-        bucket.count += 1;
-        bucket.total_ns += until(timing.ended);
-        bucket.least_ns = bucket.least_ns.min(until(timing.ended));
-        bucket.hidden_ns += until(timing.ended.min(wait_start));
+    }
+
+    fn add_bucket(&mut self, timing: Timing, wait_start: Instant) {
+        let bytes = timing.bytes as u64;
+        let known = self.buckets.iter().position(|bucket| bucket.bytes == bytes);
+        let index = known.unwrap_or_else(|| {
+            self.buckets.push(BucketTotals::new(bytes));
+            self.buckets.len() - 1
+        });
+        if self.steps >= STEPS_NOT_COUNTED {
+            self.buckets[index].add(timing, wait_start);
+        }
+    }
+
+    fn add_stage(&mut self, stage: StageTiming, wait_start: Instant) {
+        let StageTiming { dimension, operation, .. } = stage;
+        let is_same = |it: &Traffic| (it.dimension, it.operation) == (dimension, operation);
+        let known = self.traffic.iter().position(is_same);
+        let index = known.unwrap_or_else(|| {
+            self.traffic.push(Traffic::new(dimension, operation));
+            self.traffic.len() - 1
+        });
+        self.traffic[index].add(stage, wait_start);
     }
 
     /// Returns the sum of a step, and begins the next one.
     pub(crate) fn take(&mut self) -> Communication {
-        self.waited = 0;
+        let is_counted = self.steps >= STEPS_NOT_COUNTED;
         self.steps += 1;
-        self.counted_until = None;
-        std::mem::take(&mut self.sum)
+        self.end_step(is_counted)
+    }
+
+    /// Leaves out the communication since the last step, which is no part of one.
+    pub(crate) fn discard(&mut self) {
+        self.end_step(false);
+    }
+
+    fn end_step(&mut self, is_counted: bool) -> Communication {
+        self.traffic.iter_mut().for_each(|traffic| traffic.end_step(is_counted));
+        self.waited = 0;
+        let in_flight = mem::take(&mut self.in_flight);
+        Communication {
+            total_ns: in_flight.total_ns,
+            hidden_ns: in_flight.hidden_ns,
+            first_bucket_lead_ns: mem::take(&mut self.first_bucket_lead_ns),
+            bytes: mem::take(&mut self.bytes),
+        }
     }
 
     /// Keeps every bucket from now on, until the trace is taken.
@@ -165,9 +298,17 @@ impl CommunicationTally {
         self.trace.take().unwrap_or_default()
     }
 
-    /// Returns every bucket that was communicated after the first steps.
-    pub(crate) fn buckets(&self) -> impl Iterator<Item = &BucketTotals> {
-        self.buckets.iter().filter(|bucket| bucket.count > 0)
+    /// Returns the buckets that were communicated after the first steps.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = BucketRecord> {
+        let counted = self.buckets.iter().filter(|bucket| bucket.count > 0);
+        counted.map(|bucket| bucket.record(self.operation, self.dimensions.ranks()))
+    }
+
+    /// Returns the traffic over each dimension in a step after the first ones.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = DimensionTraffic> {
+        let steps = self.steps.saturating_sub(STEPS_NOT_COUNTED);
+        let counted = self.traffic.iter().filter(|traffic| traffic.total.operations > 0);
+        counted.map(move |traffic| traffic.record(steps))
     }
 }
 
@@ -175,14 +316,20 @@ impl CommunicationTally {
 mod tests {
     use std::time::Duration;
 
+    use collectives::Single;
+
     use super::*;
+
+    fn tally(operation: Operation) -> CommunicationTally {
+        CommunicationTally::new(operation, &Single::new())
+    }
 
     #[test]
     fn time_with_several_buckets_in_flight_counts_once() {
         let zero = Instant::now();
         let at = |ms| zero + Duration::from_millis(ms);
-        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8 };
-        let mut tally = CommunicationTally::default();
+        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8, outer: None };
+        let mut tally = tally(Operation::AllReduceSum);
         // Backward ends at 30. The second is inside the first, the third overlaps, and the fourth,
         // after a gap, is exposed.
         for bucket in [timing(10, 20), timing(12, 18), timing(15, 35), timing(40, 45)] {
@@ -197,18 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_counted_by_themselves_after_the_first_steps() {
+    fn buckets_of_each_size_are_counted_by_themselves_after_the_first_steps() {
         let zero = Instant::now();
         let at = |ms| zero + Duration::from_millis(ms);
-        let timing = |from, to, bytes| Timing { started: at(from), ended: at(to), bytes };
-        let mut tally = CommunicationTally::default();
+        let timing =
+            |from, to, bytes| Timing { started: at(from), ended: at(to), bytes, outer: None };
+        let mut tally = tally(Operation::AllReduceSum);
         for step in 0..4 {
             let slow = if step < 2 { 500 } else { step };
             tally.add(timing(0, 10 + slow, 64), at(4));
             tally.add(timing(2, 8, 32), at(15));
+            tally.add(timing(3, 9, 32), at(15));
             tally.take();
         }
-        let [first, second] = tally.buckets().copied().collect::<Vec<_>>()[..] else { panic!() };
+        let [first, second] = tally.buckets[..] else { panic!() };
         let expected = BucketTotals {
             bytes: 64,
             count: 2,
@@ -217,15 +366,16 @@ mod tests {
             hidden_ns: 8_000_000,
         };
         assert_eq!(first, expected);
-        assert_eq!((second.bytes, second.hidden_ns), (32, 12_000_000), "hidden altogether");
+        assert_eq!((second.bytes, second.count), (32, 4));
+        assert_eq!(second.hidden_ns, 24_000_000, "hidden altogether");
     }
 
     #[test]
     fn each_bucket_is_hidden_until_the_wait_for_it() {
         let zero = Instant::now();
         let at = |ms| zero + Duration::from_millis(ms);
-        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8 };
-        let mut tally = CommunicationTally::default();
+        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8, outer: None };
+        let mut tally = tally(Operation::AllReduceSum);
         tally.add(timing(0, 10), at(4)); // forward waits 6
         tally.add(timing(2, 20), at(15)); // forward computes from 10 to 15 and waits 5
         tally.add(timing(20, 30), at(40)); // arrived before it was needed
@@ -249,5 +399,51 @@ mod tests {
         assert_eq!(reduced.busbw_bytes_per_second, 6e9);
         assert_eq!(of(Operation::AllGather).busbw_bytes_per_second, 3e9);
         assert_eq!(of(Operation::ReduceScatterSum).busbw_bytes_per_second, 3e9);
+    }
+
+    #[test]
+    fn traffic_is_that_of_the_steps_after_the_first_ones_by_dimension() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let mut tally = CommunicationTally {
+            dimensions: Dimensions {
+                inner: Dimension { name: "shard", ranks: 4 },
+                outer: Some(Dimension { name: "data", ranks: 2 }),
+            },
+            ..tally(Operation::ReduceScatterSum)
+        };
+        let timing = |from, middle, to| Timing {
+            started: at(from),
+            ended: at(to),
+            bytes: 800,
+            outer: Some(Interval { started: at(middle), ended: at(to) }),
+        };
+        tally.add(timing(0, 1, 2), at(0));
+        tally.discard();
+        for step in 0..4 {
+            let slow = if step < 2 { 500 } else { 0 };
+            tally.add(timing(0, 10, 30 + slow), at(20));
+            tally.add(timing(5, 20, 40 + slow), at(20));
+            tally.take();
+        }
+        tally.add(timing(0, 10, 20), at(0)); // waited for after the last step
+        let expected = |name: &str, ranks, bytes_per_step, total_ms, hidden_ms| {
+            let traffic = DimensionTraffic {
+                dimension: name.to_owned(),
+                ranks,
+                operation: "reduce_scatter".to_owned(),
+                operations_per_step: 2.0,
+                bytes_per_step,
+                total_ms,
+                hidden_ms,
+                exposed_ms: total_ms - hidden_ms,
+                busbw_bytes_per_second: 0.0,
+            };
+            traffic.with_bandwidth()
+        };
+        let found: Vec<_> = tally.traffic().collect();
+        let shard = expected("shard", 4, 2.0 * 600.0, 20.0, 20.0);
+        let data = expected("data", 2, 2.0 * 100.0, 30.0, 10.0);
+        assert_eq!(found, [shard, data]);
     }
 }

@@ -8,3 +8,4 @@ pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod progress;
 pub(crate) mod step_trace;
+pub(crate) mod tallies;

@@ -1,9 +1,9 @@
-//! Properties that runs must share to be compared by default: workload, world size and machine
-//! type.
+//! Properties that runs must share to be compared by default: workload, world size and its
+//! division, and machine type.
 
 use std::fmt;
 
-use record::Record;
+use record::{MeshSizes, Record};
 
 /// A workload on a number of machines of one type; its text is a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,10 +51,8 @@ impl fmt::Display for Key {
 
 /// Returns the sizes of the dimensions, where there are ranks in both, and what is sharded.
 fn division(record: &Record) -> String {
-    let places = || record.ranks.iter().filter_map(|rank| rank.mesh);
-    let sizes = places().map(|place| (place.data + 1, place.shard + 1));
-    let sizes = sizes.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
-    let sizes = sizes.map(|(data, shard)| format!("-data{data}-shard{shard}"));
+    let sizes = MeshSizes::of(&record.ranks);
+    let sizes = sizes.map(|MeshSizes { data, shard }| format!("-data{data}-shard{shard}"));
     let sharded = record.run["parallel"]["sharded"].as_str().filter(|sharded| *sharded != "none");
     let sharded = sharded.map(|sharded| format!("-{sharded}"));
     format!("{}{}", sizes.unwrap_or_default(), sharded.unwrap_or_default())

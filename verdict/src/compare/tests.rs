@@ -15,6 +15,7 @@ use record::phase::{ByPhase, PhaseTimes};
 use record::{
     Attempt, Record, Reference, StepSample, StepSeries, TargetRecord, TunedProducts, TuningSource,
 };
+use serde_json::json;
 
 const STEPS: u64 = 200;
 pub(super) const RANKS: usize = 4;
@@ -240,6 +241,21 @@ fn other_algorithms_of_products_are_a_difference() {
     let comparison = compare(vec![base], vec![new]);
     let names: Vec<_> = comparison.differences.iter().map(|it| it.name.as_str()).collect();
     assert!(names.contains(&"tuned_products.digest"), "{names:?}");
+}
+
+#[test]
+fn other_dimensions_of_the_ranks_are_a_difference() {
+    let mut noise = Random(5);
+    let mut run = |seed, data| {
+        let mut record = run(QUIET, AS_USUAL, seed, &mut noise);
+        record.run["parallel"] = json!({ "data": data, "shard": 0, "sharded": "optimizer" });
+        record
+    };
+    let comparison = compare(vec![run(0, 1)], vec![run(1, 2)]);
+    let found = comparison.differences.iter().find(|it| it.name == "run.parallel.data");
+    let found = found.unwrap_or_else(|| panic!("{:?}", comparison.differences));
+    assert_eq!((&*found.base, &*found.new), (&["1".to_owned()][..], &["2".to_owned()][..]));
+    assert!(!comparison.differences.iter().any(|it| it.name == "run.parallel.shard"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::workload::{batch, model, precision, sequence};
 use record::hardware::{HardwareSummary, PowerCap};
 use record::text::number_format::{count, scaled};
 use record::text::unix_time::minute;
-use record::{RankRecord, Record};
+use record::{MeshSizes, RankRecord, Record};
 
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) fn status(report: &ReportData) -> String {
         text += &format!(", exit code {code}");
     }
     if let Some(reason) = &record.reason {
-        let rank = reason.rank.map(|rank| format!(", rank {rank}"));
+        let rank = reason.rank.map(|rank| format!(", {}", record.rank_name(rank)));
         let host = reason.host.as_ref().map(|host| format!(" on {host}"));
         let step = reason.step.map(|step| format!(", step {step}"));
         let phase = reason.phase.map(|phase| format!(", in {}", phase.name()));
@@ -134,6 +134,10 @@ fn model_rate(record: &Record) -> Option<String> {
 
 fn ranks(report: &ReportData) -> String {
     let ranks = count(report.world, "rank");
+    let ranks = match MeshSizes::of(&report.record.ranks) {
+        Some(MeshSizes { data, shard }) => format!("{ranks} (data {data} x shard {shard})"),
+        None => ranks,
+    };
     match report.hosts.as_slice() {
         [] => ranks,
         hosts if hosts.len() <= 4 => format!("{ranks} on {}", hosts.join(", ")),

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::facts::{Fact, Utilization, facts, status, utilizations, with_power_cap};
-use super::{ReportData, hardware};
-use record::Clocks;
+use super::{ReportData, hardware, traffic};
 use record::phase::Phase;
 use record::text::number_format;
+use record::{Clocks, Record};
 
 /// Formats main figures, phases and warnings.
 pub(super) fn page(report: &ReportData) -> String {
@@ -51,12 +51,27 @@ pub(super) fn page(report: &ReportData) -> String {
             }
         }
     }
+    text += &dimensions(record);
     if !report.warnings.is_empty() {
         text += "\nWarnings:\n\n";
     }
     for warning in &report.warnings {
         let _ = writeln!(text, "- {}", plain(warning));
     }
+    text
+}
+
+/// Builds the table of traffic over several dimensions.
+fn dimensions(record: &Record) -> String {
+    let rows = traffic::rows(record);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let ruler = |column| if traffic::is_number(column) { "---:" } else { "---" }.to_owned();
+    let mut text = format!("\n{}", line(&traffic::HEADINGS.map(str::to_owned)));
+    text += &line(&std::array::from_fn::<_, { traffic::HEADINGS.len() }, _>(ruler));
+    rows.iter().for_each(|row| text += &line(row));
     text
 }
 

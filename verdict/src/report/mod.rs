@@ -7,6 +7,7 @@ mod markdown;
 mod overview;
 mod render;
 mod starts;
+mod traffic;
 mod transports;
 mod workload;
 

@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::facts::{Fact, Utilization, facts, status, utilizations, with_power_cap};
 use super::transports::transports;
-use super::{ReportData, Start, hardware, starts};
+use super::{ReportData, Start, hardware, starts, traffic};
 use record::phase::Phase;
 use record::text::number_format;
 use record::{PromotedTo, Record, StepsSummary, TargetRecord};
@@ -22,6 +22,9 @@ impl fmt::Display for ReportData {
         if let Some(steps) = &self.record.steps {
             section(formatter, &speed(&self.record, steps))?;
             section(formatter, &phases(&self.record, steps))?;
+        }
+        if let Some(traffic) = dimensions(&self.record) {
+            section(formatter, &traffic)?;
         }
         lines(formatter, &self.warnings())
     }
@@ -236,6 +239,15 @@ fn speed(record: &Record, steps: &StepsSummary) -> Table {
         ]);
     }
     table
+}
+
+/// Builds the table of traffic over several dimensions.
+fn dimensions(record: &Record) -> Option<Table> {
+    let rows = traffic::rows(record);
+    let mut table = table(presets::ASCII_MARKDOWN);
+    table.set_header(traffic::HEADINGS.map(right));
+    table.add_rows(rows.iter().map(|row| row.each_ref().map(right)));
+    (!rows.is_empty()).then_some(table)
 }
 
 /// Breaks down the time of measured steps by phase. Uses means, which add up, unlike medians.

@@ -6,7 +6,9 @@ use super::*;
 use record::fixtures::write_steps;
 use record::hardware::{HardwareSummary, Spread};
 use record::machine::{ComputeCapability, DeviceProperties};
-use record::{Anomaly, Reason, TargetRecord, fixtures, steps_path};
+use record::{
+    Anomaly, DimensionTraffic, MeshPlace, RankRecord, Reason, TargetRecord, fixtures, steps_path,
+};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
 fn assert_golden(name: &str, text: &str) {
@@ -45,6 +47,56 @@ fn the_report_of_a_failed_run() {
     record.checkpoints = None;
     record.collectives = None;
     assert_golden("failed.txt", &ReportData::new(record).to_string());
+}
+
+/// Ranks in two dimensions, with what the fixture's two ranks would send over them.
+fn in_two_dimensions() -> Record {
+    let mut record = fixtures::finished();
+    let rank = record.ranks[0].clone();
+    let place = |number| MeshPlace { data: number / 4, shard: number % 4 };
+    let rank = |number| RankRecord { rank: number, mesh: Some(place(number)), ..rank.clone() };
+    record.ranks = (0..8).map(rank).collect();
+    let row = |dimension: &str, ranks, operation: &str, bytes_per_step, total_ms| {
+        let traffic = DimensionTraffic {
+            dimension: dimension.to_owned(),
+            ranks,
+            operation: operation.to_owned(),
+            operations_per_step: 13.0,
+            bytes_per_step,
+            total_ms,
+            hidden_ms: total_ms * 0.75,
+            exposed_ms: total_ms * 0.25,
+            busbw_bytes_per_second: 0.0,
+        };
+        traffic.with_bandwidth()
+    };
+    record.collectives.as_mut().unwrap().traffic = vec![
+        row("shard", 4, "reduce_scatter", 1_337_856.0, 2.0),
+        row("data", 2, "reduce_scatter", 222_976.0, 0.5),
+        row("data", 2, "all_gather", 222_976.0, 1.0),
+        row("shard", 4, "all_gather", 1_337_856.0, 4.0),
+    ];
+    record
+}
+
+#[test]
+fn traffic_over_several_dimensions_is_a_table_in_all_formats() {
+    let record = in_two_dimensions();
+    let report = ReportData::new(record.clone());
+    assert_golden("dimensions.txt", &report.to_string());
+    assert!(report.to_string().lines().all(|line| line.len() <= 80));
+    let markdown = report.to_markdown();
+    let row = "| shard 4 | reduce_scatter | 13 | 1.34 MB | 2.000 | 75.0% | 669 MB/s |";
+    assert!(markdown.contains(row), "{markdown}");
+    let page = html(&[report]);
+    assert!(page.contains("<td>data 2</td><td>all_gather</td><td class=\"number\">13</td>"));
+    let mut flat = record;
+    let traffic = &mut flat.collectives.as_mut().unwrap().traffic;
+    traffic.retain(|row| row.dimension == "shard");
+    let report = ReportData::new(flat);
+    for text in [report.to_string(), report.to_markdown(), html(&[report])] {
+        assert!(!text.contains("reduce_scatter"), "{text}");
+    }
 }
 
 /// Readings of a GPU with this power limit in force.

@@ -17,8 +17,8 @@ use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::Job;
 use crate::shm::share::{all_gather_over, share};
 use crate::{
-    BackendMemory, Channel, Collective, Error, GridPlan, GroupPlan, Operation, RawBuffer, Ticket,
-    Timing,
+    BackendMemory, Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, Operation,
+    RawBuffer, Ticket, Timing,
 };
 
 const HINT: &str = "did every rank start, and under the mpirun of the same MPI library?";
@@ -202,6 +202,10 @@ unsafe impl Collective for Mpi {
 
     fn world(&self) -> usize {
         self.membership.size()
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.membership.dimensions()
     }
 
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {

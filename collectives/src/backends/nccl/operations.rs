@@ -228,7 +228,8 @@ impl Entry {
     /// Start, end and size of an operation that is over.
     pub(super) fn timing(&self, now: &Moment<'_>) -> Result<Timing, Error> {
         let [started, ended] = [&self.start, &self.end].map(|event| now.instant_of(event));
-        Ok(Timing { started: started?, ended: ended?, bytes: self.job().buffer.bytes() })
+        let bytes = self.job().buffer.bytes();
+        Ok(Timing { started: started?, ended: ended?, bytes, outer: None })
     }
 
     fn settled(&self, now: &Moment<'_>) -> Result<Settled, Error> {

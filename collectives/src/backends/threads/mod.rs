@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::{
-    Channel, Collective, Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Operation, RawBuffer, Ticket,
-    Timing,
+    Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Operation,
+    RawBuffer, Ticket, Timing,
 };
 use rendezvous::Rendezvous;
 
@@ -119,6 +119,10 @@ unsafe impl Collective for Threads {
 
     fn group(&self) -> Option<Arc<GroupPlan>> {
         self.membership.named()
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.membership.dimensions()
     }
 
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {

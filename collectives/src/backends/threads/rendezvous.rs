@@ -176,13 +176,14 @@ impl Rendezvous {
         let expected = first(members[0]);
         let agrees = |job: Job| job.operation == expected.operation && has_same_type(job, expected);
         let all_agree = members.iter().all(|&rank| agrees(first(rank)));
+        let mut outer = None;
         if all_agree {
             let buffer = |member: usize| first(members[member]).buffer;
             let operation = expected.operation;
             // SAFETY: valid by the caller's promise, of one length and type as just compared.
             unsafe {
                 match &membership.grid {
-                    Some(grid) => transfer::grid(operation, grid, buffer),
+                    Some(grid) => outer = transfer::grid(operation, grid, buffer),
                     None => transfer::collective(operation, members.len(), buffer),
                 }
             }
@@ -191,7 +192,7 @@ impl Rendezvous {
             let rank = &mut self.ranks[number];
             let Some(slot) = rank.queue(expected).pop_front() else { continue };
             let job = rank.outstanding.job(slot);
-            let timing = job.timing_since(started);
+            let timing = Timing { outer, ..job.timing_since(started) };
             let differs = || differs(number, membership, job, expected);
             let outcome = if all_agree { Ok(timing) } else { Err(differs()) };
             rank.outstanding.complete(slot, outcome);

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 use std::ptr;
+use std::time::Instant;
 
 use crate::stages::sum::sum_in_order;
-use crate::{GridPlan, Operation, RawBuffer};
+use crate::{GridPlan, Interval, Operation, RawBuffer};
 
 /// Carries out a collective operation on all ranks' buffers.
 ///
@@ -36,7 +37,7 @@ pub(super) unsafe fn collective(
 }
 
 /// Carries out an operation of a grid, over one dimension after the other where it is a sum or a
-/// gather. `buffer` takes the grid's ranks.
+/// gather: then returns the time over the outer one. `buffer` takes the grid's ranks.
 ///
 /// # Safety
 /// As of [`collective`].
@@ -44,7 +45,7 @@ pub(super) unsafe fn grid(
     operation: Operation,
     plan: &GridPlan,
     buffer: impl Fn(usize) -> RawBuffer,
-) {
+) -> Option<Interval> {
     let (inner, outer) = (plan.inner(), plan.outer());
     let len = buffer(0).len();
     let part = |index: usize| index * (len / inner)..(index + 1) * (len / inner);
@@ -55,26 +56,32 @@ pub(super) unsafe fn grid(
         });
     };
     let of_outer_line = |operation, range: &dyn Fn(usize) -> Range<usize>| {
+        let started = Instant::now();
         // SAFETY: the caller's promise, of ranges that lie inside.
         (0..inner).for_each(|index| unsafe {
             collective(operation, outer, |line| buffer(index * outer + line).slice(range(index)));
         });
+        Some(Interval { started, ended: Instant::now() })
     };
     match operation {
         Operation::AllReduceSum => {
             of_inner_line(operation);
-            of_outer_line(operation, &|_| 0..len);
+            of_outer_line(operation, &|_| 0..len)
         }
         Operation::ReduceScatterSum => {
             of_inner_line(operation);
-            of_outer_line(operation, &part);
+            of_outer_line(operation, &part)
         }
         Operation::AllGather => {
-            of_outer_line(operation, &part);
+            let outer = of_outer_line(operation, &part);
             of_inner_line(operation);
+            outer
         }
-        // SAFETY: the caller's promise.
-        other => unsafe { collective(other, inner * outer, buffer) },
+        other => {
+            // SAFETY: the caller's promise.
+            unsafe { collective(other, inner * outer, buffer) };
+            None
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::train::config_of;
 use trainer::config::Config;
 use trainer::doctor::Required;
 use trainer::failure::Failure;
+use trainer::mesh::MeshShape;
 use trainer::plan::{JobShape, RankPlan, with_chosen_recompute};
 
 /// Trainer of this program.
@@ -52,6 +53,7 @@ impl Workload for Loaded {
     }
 
     fn check(&self, world: usize) -> Result<(), String> {
+        MeshShape::of(&self.0.settings.parallel, world).map_err(text)?;
         let batch = &self.0.workload.batch;
         batch.accumulation(world).map(drop).map_err(|error| error.to_string())
     }

@@ -184,6 +184,7 @@ fn a_job_that_train_would_refuse_is_refused() {
     for (line, part) in [
         ("set = [\"batch.micro_sequences=3\"]", "batch.global_sequences"),
         ("set = [\"run.thread=1\"]", "thread"),
+        ("set = [\"parallel.data=3\"]", "expected a product of 2"),
         ("set = [\"run.device=cuda\"]", "gpus_per_node"),
         ("set = [\"run.init_from=llama\"]", "absolute path"),
         ("set = [\"telemetry.otlp=http://u:PASS@h\"]", "OTEL_EXPORTER_OTLP_HEADERS from a Secret"),

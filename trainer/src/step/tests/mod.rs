@@ -6,6 +6,7 @@ mod evaluation;
 mod gate;
 mod health;
 mod sharded;
+mod traffic;
 mod watched;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -48,7 +48,10 @@ fn details(report: &ReportData) -> String {
         section("Phases", &phase_chart::all(record)),
         section("Steps", &charts::steps(record)),
         section("Ranks", &(rank_chart::heat_map(record) + &rank_table::table(record))),
-        section("Communication and storage", &storage_charts::all(record)),
+        section(
+            "Communication and storage",
+            &(storage_charts::all(record) + &tables::traffic(record)),
+        ),
         section("Hardware", &hardware_charts::all(record)),
         section("Time of the run", &time_charts::all(record)),
         section("Way to the first step", &tables::starts(record)),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::escape;
 use crate::report::starts::rows;
-use crate::report::{ReportData, Start};
+use crate::report::{ReportData, Start, traffic};
 use record::Record;
 
 /// Maximum number of warnings on the page, so that it can be printed; the text has all.
@@ -45,6 +45,16 @@ pub(super) fn columns<Row: IntoIterator<Item = String>>(
         text += "</tr>";
     }
     text + "</tbody></table>"
+}
+
+/// Builds the table of traffic over several dimensions; nothing where there is one.
+pub(super) fn traffic(record: &Record) -> String {
+    let rows = traffic::rows(record);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let table = columns(&traffic::HEADINGS, rows, traffic::is_number);
+    format!("<div class=\"wide scroll\">{table}</div>")
 }
 
 /// Builds the table of the time that each attempt took to its first step, by parts.

@@ -13,14 +13,14 @@ use crate::stages::partition::Partition;
 use crate::stages::stage::{Stage, StageKind};
 use crate::{GroupPlan, OUTSTANDING_MAX, Operation};
 
-/// A dimension of a grid.
+/// Direction of a stage in a grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dimension {
+pub(super) enum Axis {
     Inner,
     Outer,
 }
 
-use Dimension::{Inner, Outer};
+use Axis::{Inner, Outer};
 
 /// This rank's lines of a grid, as groups, and its place in them.
 #[derive(Debug)]
@@ -36,20 +36,21 @@ impl Lines {
         let rank = membership.world_rank();
         let line = grid.lines.iter().position(|line| line.contains(&rank)).unwrap_or(0);
         let index = grid.lines[line].iter().position(|&other| other == rank).unwrap_or(0);
-        let of = |ranks: Vec<usize>, member: usize| {
-            let plan = GroupPlan { dimension: grid.dimensions, number: grid.number, ranks };
+        let [inner, outer] = grid.dimensions;
+        let of = |dimension, ranks: Vec<usize>, member: usize| {
+            let plan = GroupPlan { dimension, number: grid.number, ranks };
             Membership { plan: Arc::new(plan), member, grid: None, ..membership.clone() }
         };
         Self {
-            inner: of(grid.lines[line].clone(), index),
-            outer: of(grid.lines.iter().map(|line| line[index]).collect(), line),
+            inner: of(inner, grid.lines[line].clone(), index),
+            outer: of(outer, grid.lines.iter().map(|line| line[index]).collect(), line),
             inner_positions: (0..grid.inner()).collect(),
             outer_positions: (0..grid.outer()).collect(),
         }
     }
 
-    pub(super) fn of(&self, dimension: Dimension) -> &Membership {
-        match dimension {
+    pub(super) fn along(&self, axis: Axis) -> &Membership {
+        match axis {
             Inner => &self.inner,
             Outer => &self.outer,
         }
@@ -69,7 +70,7 @@ impl Lines {
             len: inner_part / self.outer.size(),
         };
         let of = |kind, partition| Stage { kind, buffer, partition };
-        match (kind, dimensions(kind)[stage], stage) {
+        match (kind, axes(kind)[stage], stage) {
             (StageKind::AllReduce, Inner, 0) => of(StageKind::ReduceScatter, even),
             (StageKind::AllReduce, Inner, _) => of(StageKind::AllGather, even),
             (StageKind::AllReduce, Outer, _) => {
@@ -97,8 +98,8 @@ pub(super) fn kind_of(operation: Operation) -> Option<StageKind> {
     }
 }
 
-/// The dimension of each stage.
-pub(super) fn dimensions(kind: StageKind) -> &'static [Dimension] {
+/// The direction of each stage.
+pub(super) fn axes(kind: StageKind) -> &'static [Axis] {
     match kind {
         StageKind::AllReduce => &[Inner, Outer, Inner],
         StageKind::ReduceScatter => &[Inner, Outer],

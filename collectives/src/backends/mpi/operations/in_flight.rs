@@ -8,7 +8,7 @@ use std::time::Instant;
 use mpi::ffi::MPI_Comm;
 
 use super::exchange::{Exchange, FailedCall, Purpose};
-use super::grid::{Entering, KINDS, Lines, Passed, Stages, dimensions, kind_of};
+use super::grid::{Axis, Entering, KINDS, Lines, Passed, Stages, axes, kind_of};
 use super::stage_plan::StagePlan;
 use crate::backends::mpi::library::calls::{Call, ErrorCode, Message};
 use crate::backends::mpi::library::requests::{FailedRequest, RequestError, Requests};
@@ -17,7 +17,7 @@ use crate::core::group::{GridPlan, Membership, WORLD};
 use crate::core::outstanding::Job;
 use crate::stages::partition::Partition;
 use crate::stages::stage::{Stage, StageKind};
-use crate::{Channel, Error, OUTSTANDING_MAX, Operation, Timing};
+use crate::{Channel, Error, Interval, OUTSTANDING_MAX, Operation, Timing};
 
 /// An operation that failed.
 #[derive(Debug)]
@@ -84,8 +84,38 @@ struct Running {
     started: Instant,
     /// Requests, or chunks of an exchange, that are not complete.
     left: usize,
-    /// It has stages over the dimensions of a grid, of which this is one.
-    is_staged: bool,
+    /// Kind of an operation that has stages over the dimensions of a grid, of which this is one.
+    staged: Option<StageKind>,
+    /// Time of its stage over the outer dimension, once that has begun.
+    outer: Option<Interval>,
+}
+
+impl Running {
+    /// Begins an operation with so many requests or chunks, and no stages.
+    fn new(job: Job, started: Instant, left: usize) -> Self {
+        Self { job, started, left, staged: None, outer: None }
+    }
+
+    /// Begins a stage in this direction, whose chunks are so many.
+    fn enter_stage(&mut self, axis: Axis, left: usize) {
+        self.left = left;
+        let now = Instant::now();
+        match (axis, &mut self.outer) {
+            (Axis::Outer, outer) => *outer = Some(Interval { started: now, ended: now }),
+            (Axis::Inner, Some(outer)) => outer.ended = now,
+            (Axis::Inner, None) => {}
+        }
+    }
+
+    /// The timing of an operation that has passed its last stage.
+    fn staged_timing(&self) -> Timing {
+        let timing = self.job.timing_since(self.started);
+        let last = self.staged.and_then(|kind| axes(kind).last());
+        let ends_outside = last == Some(&Axis::Outer);
+        let ended = |outer: Interval| if ends_outside { timing.ended } else { outer.ended };
+        let outer = self.outer.map(|outer| Interval { ended: ended(outer), ..outer });
+        Timing { outer, ..timing }
+    }
 }
 
 impl InFlight {
@@ -127,9 +157,9 @@ impl InFlight {
             // After the tags of the group's own exchange, a block for each stage.
             let mut block = 1;
             KINDS.map(|kind| {
-                let dimensions = dimensions(kind).iter().enumerate();
-                let exchanges = dimensions.map(|(stage, &dimension)| {
-                    let line = self.world.group(lines.of(dimension), channel);
+                let axes = axes(kind).iter().enumerate();
+                let exchanges = axes.map(|(stage, &axis)| {
+                    let line = self.world.group(lines.along(axis), channel);
                     let named = line.named.filter(|_| stage == 0);
                     let group = Group { exchange_block: block, named, ..line };
                     block += 1;
@@ -188,7 +218,9 @@ impl InFlight {
     pub(crate) fn start(&mut self, slot: u32, job: Job) -> Result<bool, Failure> {
         if let Some(entering) = self.enter_grid(slot, job) {
             let started = Instant::now();
-            self.running[slot as usize] = Some(Running { job, started, left: 0, is_staged: true });
+            let staged = kind_of(job.operation);
+            let running = Running { staged, ..Running::new(job, started, 0) };
+            self.running[slot as usize] = Some(running);
             self.enter_stage(entering, job);
             return Ok(true);
         }
@@ -225,8 +257,7 @@ impl InFlight {
     fn start_stage(&mut self, slot: u32, job: Job, stage: Stage, exchange: usize) -> bool {
         let started = Instant::now();
         let left = self.exchanges[exchange].submit(slot, stage);
-        self.running[slot as usize] =
-            (left > 0).then_some(Running { job, started, left, is_staged: false });
+        self.running[slot as usize] = (left > 0).then_some(Running::new(job, started, left));
         left > 0
     }
 
@@ -240,8 +271,7 @@ impl InFlight {
         let before = self.requests.len();
         start(self).map_err(|code| self.failed_call(FailedCall { slot, code }, job))?;
         let left = self.requests.len() - before;
-        self.running[slot as usize] =
-            (left > 0).then_some(Running { job, started, left, is_staged: false });
+        self.running[slot as usize] = (left > 0).then_some(Running::new(job, started, left));
         Ok(left > 0)
     }
 
@@ -374,10 +404,11 @@ impl InFlight {
     fn enter_stage(&mut self, Entering { slot, stage, exchange }: Entering, job: Job) {
         let Some(grid) = &self.groups[job.group as usize].grid else { return };
         let Some(kind) = kind_of(job.operation) else { return };
+        let axis = axes(kind)[stage];
         let stage = grid.lines.stage(kind, stage, job);
         let left = self.exchanges[exchange].submit(slot, stage);
         if let Some(running) = &mut self.running[slot as usize] {
-            running.left = left;
+            running.enter_stage(axis, left);
         }
     }
 
@@ -390,8 +421,8 @@ impl InFlight {
             match passed {
                 Passed::Entering(entering) => self.enter_stage(entering, self.job(entering.slot)),
                 Passed::Complete(slot) => {
-                    if let Some(Running { job, started, .. }) = self.running[slot as usize].take() {
-                        complete(slot, job.timing_since(started));
+                    if let Some(running) = self.running[slot as usize].take() {
+                        complete(slot, running.staged_timing());
                     }
                 }
             }
@@ -436,7 +467,7 @@ fn count_down(running: &mut [Option<Running>], slot: u32, complete: &mut impl Fn
     let entry = &mut running[slot as usize];
     let Some(operation) = entry else { return };
     operation.left -= 1;
-    let is_complete = |operation: &mut Running| operation.left == 0 && !operation.is_staged;
+    let is_complete = |operation: &mut Running| operation.left == 0 && operation.staged.is_none();
     if let Some(Running { job, started, .. }) = entry.take_if(is_complete) {
         complete(slot, job.timing_since(started));
     }
