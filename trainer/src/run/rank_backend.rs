@@ -66,6 +66,11 @@ impl<'world> RankBackend<'world> {
         matches!(self.all, AllRanks::Nccl(_))
     }
 
+    /// Returns whether there is more than one rank in each dimension.
+    pub(super) fn is_grid(&self) -> bool {
+        self.grid.is_some()
+    }
+
     /// Returns the ends for training.
     pub(super) fn mesh(&self) -> Mesh<'_> {
         let world = self.collective();

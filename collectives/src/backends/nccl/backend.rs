@@ -56,6 +56,10 @@ struct First {
 }
 
 impl Nccl {
+    /// Environment variable that, set to 1, makes NCCL from 2.26 on launch the operations of all
+    /// communicators of a device in the order of the host's calls. NCCL reads it at its first call.
+    pub const LAUNCH_ORDER: &str = "NCCL_LAUNCH_ORDER_IMPLICIT";
+
     /// Connects this rank's device with those of all others. All ranks call this at the same time.
     /// No operation takes longer than `timeout` to be started. `control`, the host's backend, is
     /// closed after this.
