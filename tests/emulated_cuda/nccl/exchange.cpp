@@ -53,8 +53,8 @@ void Communicator::compare_calls(const Call& call) {
         const Call other = segment->state(i).call;
         if (!(other == call)) {
             emulated_cuda_violation(
-                "NCCL: rank %d of %d calls %s of %zu elements (type %d, operation %d, root %d), but "
-                "rank %d calls %s of %zu elements (type %d, operation %d, root %d)",
+                "NCCL: rank %d of %d calls %s of %zu elements (type %d, operation %d, root %d), "
+                "but rank %d calls %s of %zu elements (type %d, operation %d, root %d)",
                 rank, ranks, name_of(call.kind), call.count, call.type, call.op, call.root, i,
                 name_of(other.kind), other.count, other.type, other.op, other.root);
         }
