@@ -66,9 +66,10 @@ pub unsafe trait Collective: Send + Sync + Debug {
     fn world(&self) -> usize;
 
     /// A group of some ranks of the world. Only its members create it, each without waiting for the
-    /// others, but on [`Nccl`](crate::Nccl), which connects them. Operations take the group's own ranks, errors name those of the world. Each group
+    /// others. Operations take the group's own ranks, errors name those of the world. Each group
     /// has its own order of operations; all share the table of outstanding operations, and a
-    /// failure in one is the end of all.
+    /// failure in one is the end of all. On [`Nccl`](crate::Nccl) members wait for each other, and
+    /// operations of devices have one order in all groups.
     ///
     /// A group of all ranks in their order is the world itself, with the world's order of
     /// operations.

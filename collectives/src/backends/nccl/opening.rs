@@ -18,8 +18,8 @@ use crate::{Collective, Error, GroupPlan};
 
 const HINT: &str = "NCCL_SOCKET_IFNAME chooses the network interface by which ranks connect";
 
-/// Size of a rank's greeting: the version of its NCCL (0 where it has none), and from the first rank
-/// of a line the id of its communicator.
+/// Size of a rank's greeting: the version of its NCCL (0 where it has none), and from the first
+/// rank of a line the id of its communicator.
 const GREETING_BYTES: usize = size_of::<c_int>() + UniqueId::BYTES;
 
 /// The opening of a communicator for some ranks of a group.
