@@ -18,6 +18,7 @@ const TERMS: Terms = Terms {
     timeout: Duration::from_secs(20),
     nodes: &[],
     sums_by_node: false,
+    has_one_order: false,
 };
 
 /// Runs the same on every rank of a group of threads.

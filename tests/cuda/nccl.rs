@@ -72,6 +72,39 @@ fn two_ranks_have_the_losses_of_one() {
     }
 }
 
+/// Two ranks in each dimension: sums pass one communicator after the other.
+#[test]
+fn four_ranks_in_two_dimensions_have_the_losses_of_the_host() {
+    let host = Folder::new();
+    let steps = ["--steps", "2"];
+    run(&[&["train", "--out", &host.text()], &SMALL[..], &steps].concat()).expect(0);
+    let grid = ["--set", "parallel.data=2", "--set", "parallel.shard=2"];
+    let [whole, sharded] = ["none", "optimizer"].map(|sharded| {
+        let folder = Folder::new();
+        let sharded = format!("parallel.sharded={sharded}");
+        let flags = [&steps[..], &grid, &["--set", &sharded]].concat();
+        let mut command = mpirun(4, &arguments(&folder.text(), &flags));
+        command.env("EMULATED_CUDA_DEVICES", "4");
+        let log = folder.sibling("nccl.%p.log");
+        command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_FILE", log);
+        delay_streams(&mut command, "200");
+        finish(command).expect(0);
+        folder
+    });
+    let pid = whole.record()["ranks"][3]["pid"].to_string();
+    let log = whole.sibling(&format!("nccl.{pid}.log"));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("NCCL_LAUNCH_ORDER_IMPLICIT set by environment to 1"), "{log}");
+    assert_eq!(whole.result(), sharded.result(), "sharding does not change a bit");
+    assert_eq!((host.losses().len(), sharded.losses().len()), (2, 2));
+    for (expected, found) in host.losses().into_iter().zip(sharded.losses()) {
+        let relative = expected.relative_difference(found);
+        assert!(relative <= 1e-5, "{expected:?}: {relative:e}");
+    }
+    let record = sharded.record();
+    assert_eq!(record["ranks"][3]["mesh"], serde_json::json!({"data": 1, "shard": 1}));
+}
+
 /// Streams are delayed at random, differently each time: a missing wait would change a sum.
 #[test]
 fn sharding_and_overlap_do_not_change_a_bit() {

@@ -34,13 +34,25 @@ fn create(collective: &dyn Collective, plan: &GroupPlan) -> Box<dyn Collective> 
 /// # Panics
 /// Panics if a promise is broken.
 pub fn every_group_keeps_the_contract(collective: &dyn Collective, terms: &Terms) {
+    in_every_group(collective, terms, super::run_all);
+}
+
+/// Runs a check in every group of every set of dimensions, in a world of 2, 4 or 8 ranks.
+///
+/// # Panics
+/// Panics if a group cannot be created, or the check does.
+pub fn in_every_group(
+    collective: &dyn Collective,
+    terms: &Terms,
+    check: impl Fn(&dyn Collective, &Terms),
+) {
     let world = collective.world();
     for number in 1..world {
         let plan = plan(collective.rank(), world, number);
         let group = create(collective, &plan);
         assert_eq!(group.group().is_some(), plan.ranks.len() < world, "{plan}");
         // No group shares memory: the sums of its ranks have one order.
-        super::run_all(&*group, &Terms { nodes: &[], ..*terms });
+        check(&*group, &Terms { nodes: &[], ..*terms });
     }
 }
 
@@ -50,6 +62,21 @@ pub fn every_group_keeps_the_contract(collective: &dyn Collective, terms: &Terms
 /// # Panics
 /// Panics if a promise is broken.
 pub fn every_grid_keeps_the_contract(collective: &dyn Collective, terms: &Terms) {
+    in_every_grid(collective, terms, |grid, terms| {
+        super::run_all(grid, terms);
+        stages_follow_each_other(grid, terms);
+    });
+}
+
+/// Runs a check in grids of all shapes, in a world of 4 or 8 ranks.
+///
+/// # Panics
+/// Panics if a grid cannot be created, or the check does.
+pub fn in_every_grid(
+    collective: &dyn Collective,
+    terms: &Terms,
+    check: impl Fn(&dyn Collective, &Terms),
+) {
     // Ranks in other orders than the world's. A grid's ranks follow outer lines.
     const TWO_LINES: [usize; 8] = [0, 1, 0, 1, 0, 1, 0, 1];
     const FOUR_LINES: [usize; 8] = [0, 1, 2, 3, 0, 1, 2, 3];
@@ -69,13 +96,12 @@ pub fn every_grid_keeps_the_contract(collective: &dyn Collective, terms: &Terms)
         let grid = expect_ok(collective, "grid", collective.grid(&plan));
         assert_eq!(plan.group().ranks[grid.rank()], collective.rank(), "{plan:?}");
         let nodes = &lines_of_ranks[..world];
-        super::run_all(&*grid, &Terms { nodes, sums_by_node: true, ..*terms });
+        check(&*grid, &Terms { nodes, sums_by_node: true, ..*terms });
         let dimensions = Dimensions {
             inner: Dimension { name: "shard", ranks: world / outer },
             outer: Some(Dimension { name: "data", ranks: outer }),
         };
         assert_eq!(grid.dimensions(), dimensions);
-        stages_follow_each_other(&*grid, terms);
     }
 }
 
@@ -101,7 +127,7 @@ fn stages_follow_each_other(grid: &dyn Collective, terms: &Terms) {
 }
 
 /// Operations of overlapping groups and of the world are in flight together, started and waited for
-/// in an order of each rank's own.
+/// in an order of each rank's own, unless they have one order.
 ///
 /// # Panics
 /// Panics if one of them gives other values.
@@ -118,7 +144,8 @@ pub fn overlapping_groups_are_independent(collective: &dyn Collective, terms: &T
             Incoming::<f32>::new(group, buffer)
         };
         let mut buffers: Vec<_> = groups.iter().map(|group| buffer(&**group)).collect();
-        let turn = (rank + round) % buffers.len();
+        let own_order = if terms.has_one_order { 0 } else { rank };
+        let turn = (own_order + round) % buffers.len();
         buffers.rotate_left(turn);
         for buffer in &mut buffers {
             expect_ok(collective, "start", buffer.start(Operation::AllReduceSum, 0..len));
@@ -138,8 +165,8 @@ pub fn overlapping_groups_are_independent(collective: &dyn Collective, terms: &T
 }
 
 /// Messages and sums of two groups of the same two ranks are not confused, although they have the
-/// same tags and lengths, and each rank starts them in another order. In a world of two there is
-/// nothing to confuse: both are the world.
+/// same tags and lengths, and each rank starts them in another order, unless they have one order.
+/// In a world of two there is nothing to confuse: both are the world.
 ///
 /// # Panics
 /// Panics if they are confused.
@@ -160,7 +187,7 @@ pub fn one_pair_in_two_groups(collective: &dyn Collective, terms: &Terms) {
     let [first_sent, second_sent] = &mut sent;
     let [first_sum, second_sum] = &mut sums;
     let exchange = Exchange { collective, terms, other };
-    if first.rank() == 0 {
+    if first.rank() == 0 || terms.has_one_order {
         exchange.run(&**first, first_sent, first_received, first_sum, || {
             exchange.run(&**second, second_sent, second_received, second_sum, || ());
         });

@@ -16,6 +16,8 @@ pub struct Terms {
     pub nodes: &'static [usize],
     /// All sums are by node, in whatever memory and on whatever channel.
     pub sums_by_node: bool,
+    /// All groups of a rank have one order of operations, which must be the same on all ranks.
+    pub has_one_order: bool,
 }
 
 impl Terms {

@@ -69,14 +69,15 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// A group of some ranks of the world. Only its members create it, each without waiting for the
     /// others. Operations take the group's own ranks, errors name those of the world. Each group
     /// has its own order of operations; all share the table of outstanding operations, and a
-    /// failure in one is the end of all.
+    /// failure in one is the end of all. On [`Nccl`](crate::Nccl) members wait for each other, and
+    /// operations of devices have one order in all groups.
     ///
     /// A group of all ranks in their order is the world itself, with the world's order of
     /// operations.
     ///
     /// # Errors
-    /// [`Error::Start`] where the plan does not fit the world, and where the backend has no groups:
-    /// [`Nccl`](crate::Nccl) opens a world of its own over a group of the host's ranks.
+    /// [`Error::Start`] where the plan does not fit the world, and where the backend has no groups;
+    /// those of [`Nccl::open`](crate::Nccl::open) on that.
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
         let text = format!("it has no groups, such as {plan}");
         Err(Error::Start { backend: self.backend(), text })

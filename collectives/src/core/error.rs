@@ -80,12 +80,14 @@ pub enum Error {
     },
     /// NCCL reports an error that is not a lost peer for certain. The backend is dead from here on.
     #[error(
-        "{operation}{} on rank {rank}: NCCL: {text} ({})",
-        position_text(*position), peers_text(peers)
+        "{operation}{}{} on rank {rank}: NCCL: {text} ({})",
+        group_text(group), position_text(*position), peers_text(peers)
     )]
     Nccl {
         /// The operation or the call that failed.
         operation: String,
+        /// The group whose operation it is; `None` for all ranks.
+        group: Option<Arc<GroupPlan>>,
         /// Position among several operations, where a device was given several.
         position: Option<Position>,
         /// The reporting rank.
@@ -96,10 +98,12 @@ pub enum Error {
         peers: Vec<usize>,
     },
     /// This rank's device failed, or its driver. The backend is dead from here on.
-    #[error("{operation} on rank {rank}: the device failed")]
+    #[error("{operation}{} on rank {rank}: the device failed", group_text(group))]
     Device {
         /// The operation that was waited for or started.
         operation: Operation,
+        /// The group whose operation it is; `None` for all ranks.
+        group: Option<Arc<GroupPlan>>,
         /// The reporting rank.
         rank: usize,
         /// The driver's message.

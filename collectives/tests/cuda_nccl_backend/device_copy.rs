@@ -6,15 +6,16 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::cuda::Cuda;
 use device::{Allocator, DeviceBuffer};
 use half::bf16;
 use yardstick_collectives::{
-    Channel, Collective, Dtype, Element, Error, Nccl, Operation, RawBuffer, Ticket, Timing,
+    Channel, Collective, Dtype, Element, Error, GridPlan, GroupPlan, Operation, RawBuffer, Ticket,
+    Timing,
 };
 
 /// The channels whose operations are carried out on the device. Ranks may start operations of
@@ -27,19 +28,26 @@ pub(crate) enum Channels {
 
 /// A rank that copies buffers to its device and back.
 #[derive(Debug)]
-pub(crate) struct OnDevice<'a> {
-    nccl: &'a Nccl<'a>,
-    device: &'a Cuda,
+pub(crate) struct OnDevice {
+    nccl: Arc<dyn Collective>,
+    device: Cuda,
     channels: Channels,
     /// Copies in flight, by the text of their tickets.
     in_flight: Mutex<HashMap<String, Box<dyn Copied>>>,
-    used_device: AtomicBool,
+    /// Shared with the groups.
+    used_device: Arc<AtomicBool>,
 }
 
-impl<'a> OnDevice<'a> {
-    pub(crate) fn new(nccl: &'a Nccl<'a>, device: &'a Cuda, channels: Channels) -> Self {
+impl OnDevice {
+    pub(crate) fn new(nccl: Arc<dyn Collective>, device: &Cuda, channels: Channels) -> Self {
         let in_flight = Mutex::default();
-        Self { nccl, device, channels, in_flight, used_device: AtomicBool::new(false) }
+        Self { nccl, device: device.clone(), channels, in_flight, used_device: Arc::default() }
+    }
+
+    fn beside(&self, nccl: Box<dyn Collective>) -> Box<dyn Collective> {
+        let used_device = self.used_device.clone();
+        let group = Self::new(nccl.into(), &self.device, self.channels);
+        Box::new(Self { used_device, ..group })
     }
 
     /// Returns whether any operation was carried out on the device.
@@ -49,10 +57,8 @@ impl<'a> OnDevice<'a> {
 
     fn is_for_device(&self, channel: Channel, operation: Operation, dtype: Dtype) -> bool {
         let is_for_nccl = match operation {
-            Operation::AllReduceSum | Operation::ReduceScatterSum => {
-                matches!(dtype, Dtype::F32 | Dtype::F64)
-            }
-            Operation::AllGather => true,
+            Operation::AllReduceSum | Operation::ReduceScatterSum => dtype != Dtype::U8,
+            Operation::AllGather | Operation::Broadcast { .. } => true,
             _ => false,
         };
         is_for_nccl && (channel == Channel::Data || self.channels == Channels::Both)
@@ -64,10 +70,10 @@ impl<'a> OnDevice<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             match buffer.dtype() {
-                Dtype::U8 => Box::new(Copy::<u8>::of(buffer, self.device)),
-                Dtype::Bf16 => Box::new(Copy::<bf16>::of(buffer, self.device)),
-                Dtype::F32 => Box::new(Copy::<f32>::of(buffer, self.device)),
-                Dtype::F64 => Box::new(Copy::<f64>::of(buffer, self.device)),
+                Dtype::U8 => Box::new(Copy::<u8>::of(buffer, &self.device)),
+                Dtype::Bf16 => Box::new(Copy::<bf16>::of(buffer, &self.device)),
+                Dtype::F32 => Box::new(Copy::<f32>::of(buffer, &self.device)),
+                Dtype::F64 => Box::new(Copy::<f64>::of(buffer, &self.device)),
             }
         }
     }
@@ -119,13 +125,25 @@ impl<E: Element> Copied for Copy<E> {
 }
 
 // SAFETY: operations are forwarded; a copy lives in the table until its operation is over.
-unsafe impl Collective for OnDevice<'_> {
+unsafe impl Collective for OnDevice {
     fn rank(&self) -> usize {
         self.nccl.rank()
     }
 
     fn world(&self) -> usize {
         self.nccl.world()
+    }
+
+    fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {
+        Ok(self.beside(self.nccl.subgroup(plan)?))
+    }
+
+    fn grid(&self, plan: &GridPlan) -> Result<Box<dyn Collective>, Error> {
+        Ok(self.beside(self.nccl.grid(plan)?))
+    }
+
+    fn group(&self) -> Option<Arc<GroupPlan>> {
+        self.nccl.group()
     }
 
     fn backend(&self) -> &'static str {
@@ -159,7 +177,7 @@ unsafe impl Collective for OnDevice<'_> {
         let copied = self.in_flight.lock().unwrap().remove(&format!("{ticket:?}"));
         let timing = self.nccl.wait(ticket, deadline)?;
         if let Some(mut copied) = copied {
-            copied.copy_back(self.device);
+            copied.copy_back(&self.device);
         }
         Ok(timing)
     }

@@ -27,7 +27,7 @@ fn read(device: &Cuda, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
     elements
 }
 
-fn settle(nccl: &Nccl<'_>) -> Vec<Settled> {
+fn settle(nccl: &Nccl) -> Vec<Settled> {
     let mut settled = Vec::new();
     nccl.settle(TERMS.timeout, &mut |operation| settled.push(operation)).unwrap();
     settled
@@ -44,7 +44,7 @@ fn computation_before_and_after_an_operation_is_in_order() {
     });
 }
 
-fn in_order(Rank { nccl, device }: Rank<'_>) {
+fn in_order(Rank { nccl, device }: Rank) {
     let world = nccl.world() as f32;
     let ones = on_device(&device, &[1.0; LEN]);
     for _ in 0..5 {
@@ -70,7 +70,7 @@ fn settled_operations_are_reported_in_order_with_their_times() {
     in_own_process(test, 1000, || on_ranks(*worlds().end(), reports));
 }
 
-fn reports(Rank { nccl, device }: Rank<'_>) {
+fn reports(Rank { nccl, device }: Rank) {
     let collective: &dyn Collective = &nccl;
     let world = collective.world();
     let allocator = Allocator::cuda(&device);
@@ -134,7 +134,7 @@ fn an_operation_that_is_not_over_is_named_by_its_number() {
     });
 }
 
-fn lacks_one(nccl: &Nccl<'_>, device: &Cuda) {
+fn lacks_one(nccl: &Nccl, device: &Cuda) {
     let timeout = Duration::from_millis(500);
     let is_absent = nccl.rank() + 1 == nccl.world();
     let count = if is_absent { 2 } else { 3 };
@@ -170,7 +170,7 @@ fn the_host_is_not_far_ahead_of_a_gather_that_hangs() {
 }
 
 /// Rank 1 starts none of the gathers behind each of which rank 0 computes.
-fn computes_behind_gathers(nccl: &Nccl<'_>, device: &Cuda) {
+fn computes_behind_gathers(nccl: &Nccl, device: &Cuda) {
     if nccl.rank() == 1 {
         return std::thread::sleep(TERMS.timeout + Duration::from_secs(5));
     }
@@ -221,7 +221,7 @@ fn what_nccl_is_not_used_for_is_refused() {
     in_own_process(test, 0, || on_ranks(*worlds().end(), refuses));
 }
 
-fn refuses(Rank { nccl, device }: Rank<'_>) {
+fn refuses(Rank { nccl, device }: Rank) {
     let collective: &dyn Collective = &nccl;
     let mut floats = on_device(&device, &vec![1.0; LEN + 1]);
     let mut bytes = Allocator::cuda(&device).zeros::<u8>(LEN);
@@ -229,8 +229,8 @@ fn refuses(Rank { nccl, device }: Rank<'_>) {
         collective.run(channel, operation, floats.view_mut(), soon()).map(drop).unwrap_err()
     };
     let control = run(Channel::Control, Operation::AllReduceSum);
-    let broadcast = run(Channel::Data, Operation::Broadcast { root: 0 });
-    for error in [control, broadcast] {
+    let message = run(Channel::Data, Operation::Send { to: 0, tag: 0 });
+    for error in [control, message] {
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     }
     if collective.world() > 1 {

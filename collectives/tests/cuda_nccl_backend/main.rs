@@ -14,14 +14,16 @@
 
 mod device_copy;
 mod joining;
+mod mesh;
 
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{self, Cuda};
 use support::counting::Counting;
 use yardstick_collectives::contract::{self, Terms, failures, values};
-use yardstick_collectives::{Collective, GroupPlan, Nccl, Threads};
+use yardstick_collectives::{Collective, Nccl, Threads};
 
 use device_copy::{Channels, OnDevice};
 
@@ -33,6 +35,7 @@ const TERMS: Terms = Terms {
     timeout: Duration::from_secs(20),
     nodes: &[],
     sums_by_node: false,
+    has_one_order: false,
 };
 
 /// Set in the process of one test.
@@ -42,12 +45,18 @@ const PASSED: &str = "passed in a process of its own";
 
 /// Ranks that are tested at most, each with a device.
 const RANKS_MAX: usize = 3;
-/// Ranks of two dimensions.
-const MESH_RANKS: usize = 4;
 
 /// Runs one test in a process of its own, where the emulated driver has enough devices and starts
 /// each operation of a stream up to so much later than it could.
 fn in_own_process(test: &str, delay_us: u32, body: impl FnOnce()) {
+    let output = own_process(test, delay_us, body);
+    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{}\n{}\n{}", output.status, texts[0], texts[1]);
+    assert!(texts[0].contains(PASSED), "{}", texts[0]);
+}
+
+/// Runs one test in a process of its own, and returns what that printed.
+fn own_process(test: &str, delay_us: u32, body: impl FnOnce()) -> Output {
     if std::env::var_os(OWN_PROCESS).is_some() {
         body();
         println!("{PASSED}");
@@ -57,12 +66,9 @@ fn in_own_process(test: &str, delay_us: u32, body: impl FnOnce()) {
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(OWN_PROCESS, "1");
-    command.env("EMULATED_CUDA_DEVICES", MESH_RANKS.to_string());
+    command.env("EMULATED_CUDA_DEVICES", mesh::RANKS_MAX.to_string());
     command.env("EMULATED_CUDA_DELAY_US", delay_us.to_string());
-    let output = command.output().unwrap();
-    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(output.status.success(), "{}\n{}\n{}", output.status, texts[0], texts[1]);
-    assert!(texts[0].contains(PASSED), "{}", texts[0]);
+    command.output().unwrap()
 }
 
 /// The numbers of ranks for which there are devices.
@@ -72,13 +78,13 @@ fn worlds() -> std::ops::RangeInclusive<usize> {
 }
 
 /// One rank of a group and its device.
-struct Rank<'group> {
-    nccl: Nccl<'group>,
+struct Rank {
+    nccl: Nccl,
     device: Cuda,
 }
 
 /// Runs the same on every rank.
-fn on_ranks(world: usize, body: impl Fn(Rank<'_>) + Sync) {
+fn on_ranks(world: usize, body: impl Fn(Rank) + Sync) {
     std::thread::scope(|threads| {
         for (rank, control) in Threads::group(world).into_iter().enumerate() {
             let body = &body;
@@ -92,11 +98,16 @@ fn on_ranks(world: usize, body: impl Fn(Rank<'_>) + Sync) {
 }
 
 /// Runs `body` on two ranks; does nothing where there is one device, as on a machine with one GPU.
-fn on_two_ranks(body: impl Fn(Rank<'_>) + Sync) {
+fn on_two_ranks(body: impl Fn(Rank) + Sync) {
     match *worlds().end() {
         1 => eprintln!("not shown: there is one device"),
         _ => on_ranks(2, body),
     }
+}
+
+fn close(on_device: OnDevice, nccl: Arc<Nccl>) {
+    drop(on_device);
+    Arc::into_inner(nccl).unwrap().close(soon()).unwrap();
 }
 
 fn soon() -> Instant {
@@ -108,8 +119,10 @@ fn nccl_keeps_the_contract() {
     in_own_process("nccl_keeps_the_contract", 100, || {
         for world in worlds() {
             on_ranks(world, |Rank { nccl, device }| {
-                contract::run_all(&OnDevice::new(&nccl, &device, Channels::Data), &TERMS);
-                nccl.close(soon()).unwrap();
+                let nccl = Arc::new(nccl);
+                let rank = OnDevice::new(nccl.clone(), &device, Channels::Data);
+                contract::run_all(&rank, &TERMS);
+                close(rank, nccl);
             });
         }
     });
@@ -121,58 +134,32 @@ fn all_operations_have_the_right_values() {
     in_own_process("all_operations_have_the_right_values", 100, || {
         for world in worlds() {
             on_ranks(world, |Rank { nccl, device }| {
-                let on_device = OnDevice::new(&nccl, &device, Channels::Both);
-                values::all_reduce(&on_device, &TERMS);
-                values::reduce_scatter(&on_device, &TERMS);
-                values::all_gather(&on_device, &TERMS);
-                values::sums_are_reproducible(&on_device, &TERMS);
+                let nccl = Arc::new(nccl);
+                let on_device = OnDevice::new(nccl.clone(), &device, Channels::Both);
+                has_the_right_values(&on_device, &TERMS);
                 assert!(on_device.used_device(), "operations went to NCCL");
             });
         }
     });
 }
 
-/// Each rank is in two groups of two, each with a communicator of its own, open at the same time.
-#[test]
-fn groups_keep_the_contract() {
-    in_own_process("groups_keep_the_contract", 100, || {
-        if cuda::devices().unwrap().len() < MESH_RANKS {
-            return eprintln!("not shown: there are fewer than {MESH_RANKS} devices");
-        }
-        std::thread::scope(|threads| {
-            for control in Threads::group(MESH_RANKS) {
-                threads.spawn(move || be_in_two_groups(&control));
-            }
-        });
-    });
-}
-
-fn be_in_two_groups(world: &dyn Collective) {
-    let rank = world.rank();
-    let plans = [
-        GroupPlan { dimension: "shard", number: 1, ranks: vec![rank & 2, rank | 1] },
-        GroupPlan { dimension: "data", number: 2, ranks: vec![rank & 1, rank | 2] },
-    ];
-    let controls = plans.each_ref().map(|plan| world.subgroup(plan).unwrap());
-    let device = Cuda::open(rank).unwrap();
-    let [shard, data] = controls
-        .each_ref()
-        .map(|control| Nccl::open(control.as_ref(), &device, TERMS.timeout).unwrap());
-    for group in [&shard, &data] {
-        contract::run_all(&OnDevice::new(group, &device, Channels::Data), &TERMS);
-    }
-    for group in [data, shard] {
-        group.close(soon()).unwrap();
-    }
+fn has_the_right_values(on_device: &dyn Collective, terms: &Terms) {
+    values::all_reduce(on_device, terms);
+    values::reduce_scatter(on_device, terms);
+    values::all_gather(on_device, terms);
+    values::broadcast(on_device, terms);
+    values::sums_are_reproducible(on_device, terms);
+    values::sums_have_the_order_of_ranks(on_device, terms);
 }
 
 #[test]
 fn abandoning_is_final() {
     in_own_process("abandoning_is_final", 100, || {
         on_ranks(*worlds().end(), |Rank { nccl, device }| {
-            let on_device = OnDevice::new(&nccl, &device, Channels::Data);
+            let nccl = Arc::new(nccl);
+            let on_device = OnDevice::new(nccl.clone(), &device, Channels::Data);
             failures::abandoning_is_final(&on_device, &TERMS);
-            assert!(nccl.memory_at_risk());
+            assert!(on_device.memory_at_risk());
         });
     });
 }
@@ -183,9 +170,10 @@ fn an_absent_rank_is_a_deadline_and_is_named() {
         let timeout = Duration::from_millis(500);
         let world = *worlds().end();
         on_ranks(world, |Rank { nccl, device }| {
-            let on_device = OnDevice::new(&nccl, &device, Channels::Data);
+            let nccl = Arc::new(nccl);
+            let on_device = OnDevice::new(nccl.clone(), &device, Channels::Data);
             let named = failures::an_absent_rank_is_a_deadline(&on_device, timeout);
-            if nccl.rank() + 1 == world {
+            if on_device.rank() + 1 == world {
                 std::thread::sleep(timeout + Duration::from_secs(3));
             } else {
                 assert_eq!(named, [world - 1]);

@@ -14,6 +14,7 @@ const TERMS: Terms = Terms {
     timeout: Duration::from_secs(60),
     nodes: &[],
     sums_by_node: false,
+    has_one_order: false,
 };
 
 /// Elements of the longest message.

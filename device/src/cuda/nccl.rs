@@ -100,6 +100,15 @@ function_table! {
             Handle,
             *mut c_void,
         ) -> Status;
+        fn ncclBroadcast(
+            *const c_void,
+            *mut c_void,
+            usize,
+            c_int,
+            c_int,
+            Handle,
+            *mut c_void,
+        ) -> Status;
         fn ncclCommAbort(Handle) -> Status;
         fn ncclCommDestroy(Handle) -> Status;
         fn ncclCommFinalize(Handle) -> Status;

@@ -28,13 +28,23 @@ void set_last_error(const char* text) {
 
 const char* last_error() { return error_text.c_str(); }
 
-Communicator::Communicator(Segment* segment, int ranks, int rank, bool blocking)
-    : ranks(ranks), rank(rank), blocking(blocking), segment(segment) {}
-
 static bool shares_devices() {
     const char* enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return enabled != nullptr && strcmp(enabled, "1") == 0;
 }
+
+// Ranks of one process that share a device do not wait for each other's turns.
+static std::shared_ptr<LaunchOrder> launch_order() {
+    return shares_devices() ? std::make_shared<LaunchOrder>()
+                            : LaunchOrder::of_device(emulated_cuda_physical_device());
+}
+
+Communicator::Communicator(std::shared_ptr<Segment> own, int ranks, int rank, bool blocking)
+    : ranks(ranks), rank(rank), blocking(blocking), segment(std::move(own)), order(launch_order()) {
+    order->add(segment, rank);
+}
+
+Communicator::~Communicator() { order->remove(*segment); }
 
 ncclResult_t Communicator::poll_locked() {
     if (error == ncclSuccess && segment->peer_died()) {
@@ -91,6 +101,10 @@ ncclResult_t Communicator::check(const Collective& collective) const {
         set_last_error("an element type or operation that is not supported");
         return ncclInvalidArgument;
     }
+    if (call.root < 0 || call.root >= ranks) {
+        set_last_error("a root that is no rank");
+        return ncclInvalidArgument;
+    }
     if (aborted || finalizing) {
         set_last_error("the communicator was aborted or finalized");
         return ncclInvalidUsage;
@@ -99,8 +113,11 @@ ncclResult_t Communicator::check(const Collective& collective) const {
     const size_t all = bytes * size_t(ranks);
     const size_t sent = call.kind == Kind::ReduceScatter ? all : bytes;
     const size_t received = call.kind == Kind::AllGather ? all : bytes;
-    if (bytes > 0) {
+    const bool sends = call.kind != Kind::Broadcast || call.root == rank;
+    if (bytes > 0 && sends) {
         emulated_cuda_check_range("NCCL, send buffer", collective.send, sent);
+    }
+    if (bytes > 0) {
         emulated_cuda_check_range("NCCL, receive buffer", collective.receive, received);
     }
     return ncclSuccess;
@@ -166,10 +183,14 @@ ncclResult_t Communicator::enqueue(const Collective& collective) {
         return ready;
     }
     in_flight++;
+    const uint64_t turn = order->take_turn();
     const CUresult submitted = emulated_cuda_enqueue(
-        collective.stream, "an NCCL collective", [self, collective, sequence] {
+        collective.stream, "an NCCL collective", [self, collective, sequence, turn] {
             self->running++;
-            self->run(collective, sequence);
+            if (self->order->wait_for_turn(turn, self->aborted)) {
+                self->run(collective, sequence);
+            }
+            self->order->end_turn(turn);
             self->running--;
             self->in_flight--;
         });
@@ -177,6 +198,7 @@ ncclResult_t Communicator::enqueue(const Collective& collective) {
     if (submitted == CUDA_SUCCESS) {
         return ncclSuccess;
     }
+    order->end_turn(turn);
     in_flight--;
     set_last_error("the stream of a collective is not valid");
     return ncclUnhandledCudaError;

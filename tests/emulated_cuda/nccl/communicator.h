@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../cuda_abi.h"
+#include "launch_order.h"
 #include "segment.h"
 
 namespace emulated {
@@ -22,7 +23,8 @@ struct Collective {
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
 public:
-    Communicator(Segment* segment, int ranks, int rank, bool blocking);
+    Communicator(std::shared_ptr<Segment> segment, int ranks, int rank, bool blocking);
+    ~Communicator();
 
     // As ncclCommGetAsyncError: also moves on what a non-blocking call began.
     ncclResult_t poll();
@@ -54,6 +56,7 @@ private:
     ncclResult_t enqueue_all(const std::vector<Collective>& collectives);
     void run(const Collective& collective, uint64_t sequence);
     bool announce(const Call& call, uint64_t sequence);
+    bool wait_for_calls(const Call& call, uint64_t sequence);
     void compare_calls(const Call& call);
     bool exchange(const Collective& collective);
     bool exchange_chunk(const Collective& collective, size_t first, size_t count);
@@ -67,7 +70,8 @@ private:
     // Waits until a counter of every rank has a value.
     bool wait_for_all(std::atomic<uint64_t> RankState::*counter, uint64_t value);
 
-    const std::unique_ptr<Segment> segment;
+    const std::shared_ptr<Segment> segment;
+    const std::shared_ptr<LaunchOrder> order;
     std::mutex mutex;
     ncclResult_t error = ncclSuccess;
     bool initialized = false;

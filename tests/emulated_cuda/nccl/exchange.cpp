@@ -43,6 +43,7 @@ static const char* name_of(Kind kind) {
     switch (kind) {
         case Kind::AllReduce: return "ncclAllReduce";
         case Kind::ReduceScatter: return "ncclReduceScatter";
+        case Kind::Broadcast: return "ncclBroadcast";
         default: return "ncclAllGather";
     }
 }
@@ -52,12 +53,26 @@ void Communicator::compare_calls(const Call& call) {
         const Call other = segment->state(i).call;
         if (!(other == call)) {
             emulated_cuda_violation(
-                "NCCL: rank %d calls %s of %zu elements (type %d, operation %d), but rank %d calls "
-                "%s of %zu elements (type %d, operation %d)",
-                rank, name_of(call.kind), call.count, call.type, call.op, i, name_of(other.kind),
-                other.count, other.type, other.op);
+                "NCCL: rank %d of %d calls %s of %zu elements (type %d, operation %d, root %d), "
+                "but rank %d calls %s of %zu elements (type %d, operation %d, root %d)",
+                rank, ranks, name_of(call.kind), call.count, call.type, call.op, call.root, i,
+                name_of(other.kind), other.count, other.type, other.op, other.root);
         }
     }
+}
+
+bool Communicator::wait_for_calls(const Call& call, uint64_t sequence) {
+    Waiting waiting(*order, *segment, ranks, rank);
+    return wait_until([&] {
+        std::vector<int> missing;
+        for (int i = 0; i < ranks; i++) {
+            if (segment->state(i).announced < sequence) {
+                missing.push_back(i);
+            }
+        }
+        waiting.update(missing, name_of(call.kind));
+        return missing.empty();
+    });
 }
 
 // Waits for the operations before, and then until all ranks have called this one.
@@ -68,7 +83,7 @@ bool Communicator::announce(const Call& call, uint64_t sequence) {
     RankState& own = segment->state(rank);
     own.call = call;
     own.announced = sequence;
-    if (!wait_for_all(&RankState::announced, sequence)) {
+    if (!wait_for_calls(call, sequence)) {
         return false;
     }
     compare_calls(call);
@@ -119,6 +134,9 @@ bool Communicator::exchange_chunk(const Collective& collective, size_t first, si
 // For a reduce-scatter, one part after the other for each rank that receives it.
 void Communicator::write_chunk(const Collective& collective, size_t first, size_t count) {
     const Call& call = collective.call;
+    if (call.kind == Kind::Broadcast && call.root != rank) {
+        return;
+    }
     const size_t bytes = element_bytes(call.type);
     const int parts = call.kind == Kind::ReduceScatter ? ranks : 1;
     const char* send = static_cast<const char*>(collective.send);
@@ -150,6 +168,8 @@ void Communicator::read_chunk(const Collective& collective, size_t first, size_t
         reduce_chunks(collective, receive, 0, count);
     } else if (call.kind == Kind::ReduceScatter) {
         reduce_chunks(collective, receive, size_t(rank) * count * bytes, count);
+    } else if (call.kind == Kind::Broadcast) {
+        memcpy(receive, segment->chunk(call.root), count * bytes);
     } else {
         for (int i = 0; i < ranks; i++) {
             memcpy(receive + size_t(i) * call.count * bytes, segment->chunk(i), count * bytes);

@@ -106,7 +106,7 @@ CUDA_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, nccl
         return ncclUnhandledCudaError;
     }
     ncclResult_t error = ncclSuccess;
-    Segment* segment = Segment::attach(id, ranks, rank, device, error);
+    std::shared_ptr<Segment> segment(Segment::attach(id, ranks, rank, device, error));
     if (segment == nullptr) {
         set_last_error("another rank has this number, or expects another number of ranks");
         return error;
@@ -269,17 +269,23 @@ static ncclResult_t call(ncclComm_t handle, const Call& call, const void* send, 
 CUDA_API ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
                                     ncclDataType_t type, ncclRedOp_t op, ncclComm_t communicator,
                                     CUstream stream) {
-    return call(communicator, {Kind::AllReduce, count, type, op}, send, receive, stream);
+    return call(communicator, {Kind::AllReduce, count, type, op, 0}, send, receive, stream);
 }
 
 CUDA_API ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count,
                                         ncclDataType_t type, ncclRedOp_t op,
                                         ncclComm_t communicator, CUstream stream) {
-    return call(communicator, {Kind::ReduceScatter, count, type, op}, send, receive, stream);
+    return call(communicator, {Kind::ReduceScatter, count, type, op, 0}, send, receive, stream);
 }
 
 CUDA_API ncclResult_t ncclAllGather(const void* send, void* receive, size_t count,
                                     ncclDataType_t type, ncclComm_t communicator,
                                     CUstream stream) {
-    return call(communicator, {Kind::AllGather, count, type, ncclSum}, send, receive, stream);
+    return call(communicator, {Kind::AllGather, count, type, ncclSum, 0}, send, receive, stream);
+}
+
+CUDA_API ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
+                                    ncclDataType_t type, int root, ncclComm_t communicator,
+                                    CUstream stream) {
+    return call(communicator, {Kind::Broadcast, count, type, ncclSum, root}, send, receive, stream);
 }

@@ -78,6 +78,7 @@ ncclResult_t Segment::claim(int rank, int device) {
     }
     own.process_start = process_start(getpid());
     own.device = device;
+    own.identity = uint64_t(getpid()) << 16 | uint64_t(device);
     if (header->attached.fetch_add(1) + 1 == ranks) {
         unlink(path.c_str());
     }

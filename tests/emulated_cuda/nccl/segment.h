@@ -12,7 +12,7 @@ namespace emulated {
 constexpr int RANKS_MAX = 64;
 constexpr size_t CHUNK_BYTES = size_t(1) << 20;
 
-enum class Kind : int { AllReduce = 1, ReduceScatter = 2, AllGather = 3 };
+enum class Kind : int { AllReduce = 1, ReduceScatter = 2, AllGather = 3, Broadcast = 4 };
 
 // What all ranks have to agree on.
 struct Call {
@@ -20,9 +20,12 @@ struct Call {
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t op;
+    // Of a broadcast.
+    int root;
 
     bool operator==(const Call& other) const {
-        return kind == other.kind && count == other.count && type == other.type && op == other.op;
+        return kind == other.kind && count == other.count && type == other.type &&
+               op == other.op && root == other.root;
     }
 };
 
@@ -33,6 +36,11 @@ struct RankState {
     std::atomic<uint64_t> process_start;
     std::atomic<int> device;
     std::atomic<int> left;
+    // The process and its device, the same in all communicators.
+    std::atomic<uint64_t> identity;
+    // Identities of those for whom the rank waits now, in whatever communicator.
+    std::atomic<int> waits;
+    std::atomic<uint64_t> waits_for[RANKS_MAX];
     // Operations announced in `call`, and completed.
     std::atomic<uint64_t> announced;
     std::atomic<uint64_t> completed;

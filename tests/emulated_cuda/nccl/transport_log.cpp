@@ -25,6 +25,9 @@ static const char* gdr(int rank, const char* side) {
 }
 
 void log_network() {
+    if (const char* order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT")) {
+        log_info(LOG_ENV, "NCCL_LAUNCH_ORDER_IMPLICIT set by environment to %s.", order);
+    }
     if (network() == "IB") {
         log_info(LOG_INIT | LOG_NET, "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB lo:127.0.0.1<0>");
     } else {

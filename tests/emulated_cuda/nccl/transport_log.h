@@ -6,7 +6,7 @@
 
 namespace emulated {
 
-// The NICs, when a communicator is created.
+// The NICs and variables, when a communicator is created.
 void log_network();
 // The connections of a rank.
 void log_connections(Segment& segment, int ranks, int rank);

@@ -32,6 +32,8 @@ int ncclReduceScatter(const void* send, void* receive, size_t count, int type, i
                       ncclComm_t comm, CUstream stream);
 int ncclAllGather(const void* send, void* receive, size_t count, int type, ncclComm_t comm,
                   CUstream stream);
+int ncclBroadcast(const void* send, void* receive, size_t count, int type, int root,
+                  ncclComm_t comm, CUstream stream);
 }
 
 static ncclConfig_t config(bool blocking) {
@@ -309,4 +311,77 @@ PASSES(buffers_are_registered) {
     CHECK_EQUAL(ncclCommRegister(comm, pointer(allocate(64)), 64, &handle), ncclSuccess);
     CHECK_EQUAL(ncclCommDeregister(comm, handle), ncclSuccess);
     CHECK_EQUAL(ncclCommRegister(comm, &host, 4, &handle), ncclInvalidArgument);
+}
+
+PASSES(broadcast_from_every_root) {
+    with_threads(RANKS, [](ncclUniqueId id, int rank) {
+        const ncclComm_t comm = join(id, RANKS, rank);
+        for (int root = 0; root < RANKS; root++) {
+            const CUdeviceptr own = filled(COUNT, rank);
+            const CUdeviceptr received = allocate(COUNT * 4);
+            // Only the root has anything to send.
+            void* const send = rank == root ? pointer(own) : nullptr;
+            CHECK_EQUAL(ncclBroadcast(send, pointer(received), COUNT, ncclFloat32, root, comm,
+                                      nullptr), ncclSuccess);
+            const std::vector<float> values = download<float>(received, COUNT);
+            for (size_t i = 0; i < COUNT; i++) {
+                CHECK(values[i] == float(i % 1000) + float(root) * 1000);
+            }
+        }
+        void* const buffer = pointer(allocate(64));
+        CHECK_EQUAL(ncclBroadcast(buffer, buffer, 1, ncclFloat32, RANKS, comm, nullptr),
+                    ncclInvalidArgument);
+    });
+}
+
+// Four ranks in two lines of each dimension, each rank with a communicator for either.
+static void in_two_dimensions(std::function<void(int, ncclComm_t, ncclComm_t)> run) {
+    std::vector<ncclUniqueId> ids(4);
+    for (ncclUniqueId& id : ids) {
+        id = unique_id();
+    }
+    with_threads(4, [=](ncclUniqueId, int rank) {
+        const int row = rank / 2;
+        const int column = rank % 2;
+        const ncclComm_t in_row = join(ids[size_t(row)], 2, column);
+        const ncclComm_t in_column = join(ids[size_t(2 + column)], 2, row);
+        run(rank, in_row, in_column);
+    });
+}
+
+static void sum(ncclComm_t comm, CUstream stream) {
+    void* const buffer = pointer(allocate(64));
+    CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream), ncclSuccess);
+}
+
+PASSES(communicators_of_two_dimensions) {
+    in_two_dimensions([](int, ncclComm_t in_row, ncclComm_t in_column) {
+        const CUstream stream = make_stream();
+        for (int round = 0; round < 20; round++) {
+            sum(in_row, stream);
+            sum(in_column, stream);
+        }
+        CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    });
+}
+
+// A circle of all four: no two of them share both communicators. Each has a stream of its own, as
+// on devices that could run both operations at the same time.
+ABORTS(different_orders_of_communicators, "launched operations in different orders") {
+    in_two_dimensions([](int rank, ncclComm_t in_row, ncclComm_t in_column) {
+        const bool turned = rank == 1 || rank == 2;
+        sum(turned ? in_column : in_row, make_stream());
+        sum(turned ? in_row : in_column, make_stream());
+        CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
+    });
+}
+
+ABORTS(mismatch_in_one_of_two_communicators, "of 2 calls ncclAllReduce of ") {
+    in_two_dimensions([](int rank, ncclComm_t in_row, ncclComm_t in_column) {
+        void* const buffer = pointer(allocate(64));
+        sum(in_row, nullptr);
+        const size_t count = rank == 3 ? 4 : 8;
+        ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, in_column, nullptr);
+        cuCtxSynchronize();
+    });
 }

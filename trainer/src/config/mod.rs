@@ -591,11 +591,6 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
         let expected = "flash or plain with precision.compute = f32";
         return Err(invalid("run.attention", attention, expected));
     }
-    let ParallelConfig { data, shard, .. } = settings.parallel;
-    if settings.run.device == Device::Cuda && data != 1 && shard != 1 {
-        let expected = "1, or parallel.shard = 1, with run.device = cuda";
-        return Err(invalid("parallel.data", data, expected));
-    }
     if settings.run.engine == Engine::Candle && settings.parallel.sharded == Sharded::Weights {
         let expected = "none, optimizer or gradients with run.engine = candle";
         return Err(invalid("parallel.sharded", "weights", expected));

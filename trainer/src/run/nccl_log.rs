@@ -1,16 +1,17 @@
-//! NCCL's log of this process: the settings that make NCCL write it, and the lifetime of its file.
+//! NCCL's log of this process: the settings that make NCCL write it, and the lifetime of its file;
+//! and the order of launches, which is set at the same time.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use collectives::LogSettings;
 use collectives::transports::Log;
+use collectives::{LogSettings, Nccl};
 use launch::{bootstrap, environment};
 use record::files::Mode;
 use record::files::regular_file::create_anew;
 
-use crate::config::{Config, Device};
+use crate::config::{Config, Device, ParallelConfig};
 use crate::failure::Failure;
 use record::ExitCode;
 
@@ -32,6 +33,7 @@ impl NcclLog {
         let settings = LogSettings::of_process();
         let mut log = Self { created: None, is_asked_for: settings.logs_to_stdout(), error: None };
         if config.settings.run.device == Device::Cuda && is_one_of_several() {
+            order_launches(config);
             let path = default_path();
             log.error = log.set_missing(&settings, &path).err();
         }
@@ -84,6 +86,17 @@ impl NcclLog {
         if is_empty || !(is_of_failure || self.is_asked_for) {
             let _ = fs::remove_file(path); // it may be gone
         }
+    }
+}
+
+/// Makes NCCL order the operations of several communicators, if there may be several, unless the
+/// user has decided. Only a second order: the one stream of `Nccl` orders them on any version, so
+/// that a failure here does not matter.
+fn order_launches(config: &Config) {
+    let ParallelConfig { data, shard, .. } = config.settings.parallel;
+    let may_have_groups = data != 1 && shard != 1;
+    if may_have_groups && std::env::var_os(Nccl::LAUNCH_ORDER).is_none() {
+        let _ = environment::set_variable(Nccl::LAUNCH_ORDER, "1");
     }
 }
 

@@ -34,7 +34,7 @@ enum AllRanks<'world> {
     /// Only rank, on a device.
     Alone(Single),
     /// Several ranks, each on a device.
-    Nccl(Box<Nccl<'world>>),
+    Nccl(Box<Nccl>),
 }
 
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl<'world> RankBackend<'world> {
     /// Opens the backend for the device of this rank. All ranks call this at the same time, with
     /// the same configuration.
     pub(super) fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
-        let all = AllRanks::open(config, world, device)?;
-        let shape = MeshShape::of(&config.settings.parallel, all.collective().world())?;
+        let shape = MeshShape::of(&config.settings.parallel, world.collective.world())?;
+        let all = AllRanks::open(config, world, device, shape)?;
         if !shape.is_grid() {
             return Ok(Self { all, shape, grid: None, alone: Single::new() });
         }
@@ -66,6 +66,11 @@ impl<'world> RankBackend<'world> {
     /// Returns whether NCCL moves the data of devices.
     pub(super) fn is_nccl(&self) -> bool {
         matches!(self.all, AllRanks::Nccl(_))
+    }
+
+    /// Returns whether there is more than one rank in each dimension.
+    pub(super) fn is_grid(&self) -> bool {
+        self.grid.is_some()
     }
 
     /// Returns the ends for training.
@@ -92,14 +97,23 @@ impl<'world> RankBackend<'world> {
 }
 
 impl<'world> AllRanks<'world> {
-    fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
+    fn open(
+        config: &Config,
+        world: &'world World,
+        device: &Device,
+        shape: MeshShape,
+    ) -> Outcome<Self> {
         let settings = &config.settings.collectives;
         let of_world = &*world.collective;
         let Device::Cuda(device) = device else { return Ok(Self::World(of_world)) };
         if of_world.world() == 1 && settings.backend != Backend::Nccl {
             return Ok(Self::Alone(Single::new()));
         }
-        let nccl = Nccl::open(of_world, device, settings.deadline)?;
+        let nccl = match shape.is_grid() {
+            true => Nccl::open_for_groups(of_world, device, settings.deadline)?,
+            false => Nccl::open(of_world, device, settings.deadline)?,
+        };
+        // The grid, which is opened after this, is connected in the same way.
         nccl.connect(operations(config), settings.bucket_bytes.min(CONNECT_BYTES_MAX))?;
         Ok(Self::Nccl(Box::new(nccl)))
     }

@@ -694,7 +694,8 @@ impl<'run> Session<'run> {
             events.note(format!("{text} {path}"));
         }
         let ranks = ranks_with_storage_timeout(self.options, self.world);
-        Some(TransportProbe { log: self.nccl_log, ranks })
+        let is_of_groups = self.backend.is_grid();
+        Some(TransportProbe { log: self.nccl_log, ranks, is_of_groups })
     }
 
     fn telemetry_options(&self, start: &StartClock) -> TelemetryOptions {

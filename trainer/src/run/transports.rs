@@ -31,11 +31,19 @@ pub(super) struct TransportProbe<'run> {
     pub(super) log: &'run NcclLog,
     /// All ranks, with time to read a file.
     pub(super) ranks: Ranks<'run>,
+    /// True if NCCL connects groups of ranks, whose own ranks are in its log.
+    pub(super) is_of_groups: bool,
 }
+
+const OF_GROUPS: &str = "NCCL's log has the ranks of each group, not those of all";
 
 impl TransportProbe<'_> {
     /// Gathers the evidence of all ranks, in their order.
     pub(super) fn gather(&self) -> Outcome<Vec<Evidence>> {
+        if self.is_of_groups {
+            let gap = Some(OF_GROUPS.to_owned());
+            return self.ranks.gather(&Evidence { ends: Vec::new(), gap });
+        }
         let (log, gap) = self.log.read();
         let ends = log.ends_of(self.ranks.rank());
         let gap = gap.or_else(|| ends.is_empty().then(|| "NCCL's log does not name them".into()));
@@ -82,7 +90,7 @@ pub(crate) fn connect(
     let Some(backend) = backend.ok().filter(|_| failures.iter().all(Option::is_none)) else {
         return Ok(Connected { evidence: Vec::new(), failures, is_closed: false });
     };
-    let evidence = TransportProbe { log, ranks }.gather()?;
+    let evidence = TransportProbe { log, ranks, is_of_groups: backend.is_grid() }.gather()?;
     let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
     Ok(Connected { evidence, failures, is_closed: process::warn_unless_closed(closed) })
 }

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use device::Keeper;
@@ -138,6 +138,11 @@ impl Communicator {
                     let part_bytes = part_len * buffer.dtype().bytes();
                     (functions.ncclAllGather)(part, all, part_bytes, UINT8, self.handle, stream)
                 }
+                Operation::Broadcast { root } => {
+                    let root = root as c_int;
+                    let bytes = buffer.bytes();
+                    (functions.ncclBroadcast)(all, all, bytes, UINT8, root, self.handle, stream)
+                }
                 _ => unreachable!("{operation} on a device was refused before"),
             }
         }
@@ -184,18 +189,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ends at once: operations in flight stop. It gives up when NCCL does not return, because a
-    /// process that never ends is worse.
+    /// Ends at once, as [`abort_all`].
     pub(super) fn abort(self) {
-        let (sender, ended) = sync_channel(1);
-        let abort = move || {
-            self.abort_and_wait();
-            let _ = sender.send(());
-        };
-        let thread = device::threads::spawn("nccl-abort", abort);
-        if thread.is_ok() {
-            let _ = ended.recv_timeout(ABORT_GRACE);
-        }
+        abort_all([self]);
     }
 
     fn abort_and_wait(self) {
@@ -203,6 +199,25 @@ impl Communicator {
             // SAFETY: a live communicator, which nobody has any more.
             unsafe { (self.functions.ncclCommAbort)(self.handle) };
         }
+    }
+}
+
+/// Ends communicators at once: operations in flight stop. It gives up when NCCL does not return,
+/// because a process that never ends is worse. One that hangs does not keep the others.
+pub(super) fn abort_all(communicators: impl IntoIterator<Item = Communicator>) {
+    let (sender, ended) = channel();
+    let mut started = 0;
+    for communicator in communicators {
+        let sender = sender.clone();
+        let abort = move || {
+            communicator.abort_and_wait();
+            let _ = sender.send(());
+        };
+        started += usize::from(device::threads::spawn("nccl-abort", abort).is_ok());
+    }
+    let deadline = Instant::now() + ABORT_GRACE;
+    for _ in 0..started {
+        let _ = ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 

@@ -1,8 +1,10 @@
-//! Rendezvous of the ranks: rank 0 makes an id, and the host's backend carries it to the others.
+//! Rendezvous of the ranks of a line: the first of them makes an id, and the host's backend carries
+//! it to the others.
 #![allow(unsafe_code)] // calls of NCCL
 
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::cuda::Cuda;
@@ -11,53 +13,94 @@ use device::cuda::nccl::{self, Status, UniqueId};
 use super::NAME;
 use super::communicator::{self, Communicator, NotReady};
 use super::log_settings::LogSettings;
-use crate::{Collective, Error};
+use crate::core::group::Membership;
+use crate::{Collective, Error, GroupPlan};
 
 const HINT: &str = "NCCL_SOCKET_IFNAME chooses the network interface by which ranks connect";
 
-/// Size of a rank's greeting: the version of its NCCL (0 where it has none), and from rank 0 the id
-/// of the communicator.
+/// Size of a rank's greeting: the version of its NCCL (0 where it has none), and from the first
+/// rank of a line the id of its communicator.
 const GREETING_BYTES: usize = size_of::<c_int>() + UniqueId::BYTES;
 
-/// Connects all ranks.
-pub(super) fn open(
-    control: &dyn Collective,
-    device: &Cuda,
-    timeout: Duration,
-) -> Result<Communicator, Error> {
-    let deadline = Instant::now() + timeout;
-    let rank = control.rank();
-    let own = greeting(rank);
-    // After an error the network may still write to it.
-    let mut greetings = ManuallyDrop::new(vec![0; control.world() * GREETING_BYTES]);
-    if let Ok(Greeting { bytes, .. }) = &own {
-        greetings[rank * GREETING_BYTES..][..GREETING_BYTES].copy_from_slice(bytes);
+/// The opening of a communicator for some ranks of a group.
+pub(super) struct Opening<'a> {
+    pub(super) membership: &'a Membership,
+    /// Name of the ranks; `None` for all ranks of the world in their order.
+    pub(super) name: Option<&'a Arc<GroupPlan>>,
+    /// Ranks of the group.
+    pub(super) members: &'a [usize],
+}
+
+impl Opening<'_> {
+    /// Connects the ranks. All ranks of the group call this at the same time, each for its own
+    /// line.
+    pub(super) fn connect(
+        &self,
+        control: &dyn Collective,
+        device: &Cuda,
+        timeout: Duration,
+    ) -> Result<Communicator, Error> {
+        let deadline = Instant::now() + timeout;
+        let (functions, id) = self.greet(control, deadline)?;
+        device.bind().map_err(start)?;
+        let own = self.membership.member;
+        let rank = self.members.iter().position(|&member| member == own).unwrap_or_default();
+        let begun = Communicator::begin(functions, device, id, rank, self.members.len());
+        let refused = |status| self.refused(&communicator::failure(functions, status));
+        let communicator = begun.map_err(refused)?;
+        let ready = communicator.await_ready(Status::IN_PROGRESS, deadline);
+        let Err(failed) = ready else { return Ok(communicator) };
+        let error = self.error(&communicator, failed, timeout);
+        communicator.abort();
+        Err(error)
     }
-    control.all_gather(&mut greetings, deadline)?;
-    let Greeting { functions, .. } = own?;
-    let greetings = ManuallyDrop::into_inner(greetings);
-    let id = agreed_id(&greetings)?;
-    device.bind().map_err(start)?;
-    let begun = Communicator::begin(functions, device, id, rank, control.world());
-    let refused = |status| start(communicator::failure(functions, status));
-    let communicator = begun.map_err(refused)?;
-    match communicator.await_ready(Status::IN_PROGRESS, deadline) {
-        Ok(()) => Ok(communicator),
-        Err(failed) => {
-            let error = match failed {
-                NotReady::Deadline => {
-                    Error::OpenDeadline { backend: NAME, waited: timeout, hint: hint() }
-                }
-                NotReady::Failed(status @ Status::REMOTE_ERROR) => {
-                    let text = communicator.failure(status);
-                    let operation = "ncclCommInitRankConfig".to_owned();
-                    Error::Nccl { operation, position: None, rank, text, peers: Vec::new() }
-                }
-                NotReady::Failed(status) => start(communicator.failure(status)),
-            };
-            communicator.abort();
-            Err(error)
+
+    /// Exchanges versions with all ranks of the group, and returns the id of this rank's line.
+    fn greet(
+        &self,
+        control: &dyn Collective,
+        deadline: Instant,
+    ) -> Result<(&'static nccl::Nccl, UniqueId), Error> {
+        let own = self.membership.member;
+        let first = self.members[0];
+        let greeting = greeting(own == first);
+        // After an error the network may still write to it.
+        let mut greetings = ManuallyDrop::new(vec![0; control.world() * GREETING_BYTES]);
+        if let Ok(Greeting { bytes, .. }) = &greeting {
+            greetings[own * GREETING_BYTES..][..GREETING_BYTES].copy_from_slice(bytes);
         }
+        control.all_gather(&mut greetings, deadline)?;
+        let Greeting { functions, .. } = greeting?;
+        let greetings = ManuallyDrop::into_inner(greetings);
+        require_same_version(&greetings, &self.membership.plan.ranks)?;
+        Ok((functions, id_of(&greetings, first)))
+    }
+
+    fn error(&self, communicator: &Communicator, failed: NotReady, timeout: Duration) -> Error {
+        match failed {
+            NotReady::Deadline => Error::OpenDeadline {
+                backend: NAME,
+                waited: timeout,
+                hint: format!("it connects {}; {}", self.ranks_text(), hint()),
+            },
+            NotReady::Failed(status @ Status::REMOTE_ERROR) => Error::Nccl {
+                operation: "ncclCommInitRankConfig".to_owned(),
+                group: self.name.cloned(),
+                position: None,
+                rank: self.membership.world_rank(),
+                text: communicator.failure(status),
+                peers: Vec::new(),
+            },
+            NotReady::Failed(status) => self.refused(&communicator.failure(status)),
+        }
+    }
+
+    fn refused(&self, text: &str) -> Error {
+        start(format!("{text}, in {}", self.ranks_text()))
+    }
+
+    fn ranks_text(&self) -> String {
+        self.name.map_or_else(|| "all ranks".to_owned(), ToString::to_string)
     }
 }
 
@@ -67,7 +110,7 @@ struct Greeting {
     bytes: [u8; GREETING_BYTES],
 }
 
-fn greeting(rank: usize) -> Result<Greeting, Error> {
+fn greeting(makes_id: bool) -> Result<Greeting, Error> {
     let functions = nccl::Nccl::open().map_err(start)?;
     let require = |status| match status {
         Status::SUCCESS => Ok(()),
@@ -77,7 +120,7 @@ fn greeting(rank: usize) -> Result<Greeting, Error> {
     // SAFETY: it writes one int.
     require(unsafe { (functions.ncclGetVersion)(&raw mut version) })?;
     let mut id = UniqueId([0; UniqueId::BYTES]);
-    if rank == 0 {
+    if makes_id {
         // SAFETY: it writes the id.
         require(unsafe { (functions.ncclGetUniqueId)(&raw mut id) })?;
     }
@@ -88,25 +131,33 @@ fn greeting(rank: usize) -> Result<Greeting, Error> {
     Ok(Greeting { functions, bytes })
 }
 
-/// Rank 0's id, if all ranks have the same NCCL: versions do not understand each other.
-fn agreed_id(greetings: &[u8]) -> Result<UniqueId, Error> {
+/// Checks that all ranks have the same NCCL: versions do not understand each other. `ranks` are
+/// those of the world.
+fn require_same_version(greetings: &[u8], ranks: &[usize]) -> Result<(), Error> {
     let version = |greeting: &[u8]| {
         let bytes: [u8; size_of::<c_int>()] = std::array::from_fn(|index| greeting[index]);
         c_int::from_le_bytes(bytes)
     };
     let expected = version(greetings);
-    for (rank, found) in greetings.chunks(GREETING_BYTES).map(version).enumerate() {
+    for (rank, found) in ranks.iter().zip(greetings.chunks(GREETING_BYTES).map(version)) {
         if found == 0 {
             return Err(start(format!("rank {rank} cannot use NCCL; see its error")));
         }
         if found != expected {
+            let first = ranks[0];
             return Err(start(format!(
-                "rank 0 has NCCL {expected}, rank {rank} has {found}: install the same version"
+                "rank {first} has NCCL {expected}, rank {rank} has {found}: install the same \
+                 version"
             )));
         }
     }
-    let id = &greetings[size_of::<c_int>()..GREETING_BYTES];
-    Ok(UniqueId(std::array::from_fn(|index| id[index])))
+    Ok(())
+}
+
+/// The id that a rank of the group has made.
+fn id_of(greetings: &[u8], member: usize) -> UniqueId {
+    let id = &greetings[member * GREETING_BYTES + size_of::<c_int>()..];
+    UniqueId(std::array::from_fn(|index| id[index]))
 }
 
 /// Hint for a peer that does not connect.
@@ -134,14 +185,22 @@ mod tests {
     }
 
     #[test]
-    fn ranks_take_the_id_of_rank_0_if_they_have_the_same_nccl() {
-        assert_eq!(agreed_id(&greetings(&[22_803, 22_803])).unwrap().0, [7; UniqueId::BYTES]);
-        let refused = |versions: &[c_int]| agreed_id(&greetings(versions)).err().unwrap();
-        let older = refused(&[22_803, 22_803, 21_903]).to_string();
-        assert!(older.contains("22803") && older.contains("rank 2 has 21903"), "{older}");
-        for (versions, without) in [([22_803, 0], "rank 1"), ([0, 22_803], "rank 0")] {
-            let error = refused(&versions).to_string();
-            assert!(error.contains(&format!("{without} cannot use NCCL")), "{error}");
+    fn a_line_takes_the_id_of_its_first_rank() {
+        let greetings = greetings(&[22_803, 22_803, 22_803]);
+        assert_eq!(id_of(&greetings, 0).0, [7; UniqueId::BYTES]);
+        assert_eq!(id_of(&greetings, 2).0, [9; UniqueId::BYTES]);
+    }
+
+    #[test]
+    fn ranks_need_the_same_nccl_and_are_named_by_those_of_the_world() {
+        let check = |versions: &[c_int]| require_same_version(&greetings(versions), &[4, 2, 6]);
+        check(&[22_803, 22_803, 22_803]).unwrap();
+        let refused = |versions: &[c_int]| check(versions).unwrap_err().to_string();
+        let older = refused(&[22_803, 22_803, 21_903]);
+        assert!(older.contains("rank 4 has NCCL 22803, rank 6 has 21903"), "{older}");
+        for (versions, without) in [([22_803, 0], "rank 2"), ([0, 22_803], "rank 4")] {
+            let text = refused(&versions);
+            assert!(text.contains(&format!("{without} cannot use NCCL")), "{text}");
         }
     }
 }

@@ -7,15 +7,21 @@ use std::time::Instant;
 use device::cuda::{Cuda, Error, Event, Stream};
 
 use super::device_clock::Moment;
+use super::route::STAGES_MAX;
 use crate::core::outstanding::Job;
-use crate::{OUTSTANDING_MAX, Position, Settled, Ticket, Timing};
+use crate::{Interval, OUTSTANDING_MAX, Operation, Position, Settled, Ticket, Timing};
 
 /// Set in the slots of this table's tickets: tickets without it belong to the host's backend.
 const ON_DEVICE: u32 = 1 << 31;
 
-/// Most operations queued ahead on the communication stream. It takes about a thousand entries, of
-/// which each operation needs four; then the host blocks, without a deadline.
-const STARTED_MAX: usize = 128;
+/// Most entries queued ahead on the communication stream. It takes about a thousand; then the host
+/// blocks, without a deadline.
+const STREAM_ENTRIES_MAX: usize = 512;
+
+/// Entries of the stream that an operation of one stage needs: the wait for the compute stream, an
+/// event, the operation, an event. Each further stage needs an event and its operation.
+const STREAM_ENTRIES_OF_ONE_STAGE: usize = 4;
+const STREAM_ENTRIES_OF_A_STAGE: usize = 2;
 
 /// The operations in flight, and those that were joined and not settled.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub(super) struct Operations {
     joined: Vec<usize>,
     /// Started operations, in the order of their starts; some may be over.
     started: VecDeque<Started>,
+    /// Entries of the stream that these need.
+    stream_entries: usize,
 }
 
 /// A use of an entry.
@@ -34,6 +42,7 @@ pub(super) struct Operations {
 struct Started {
     slot: usize,
     generation: u32,
+    stream_entries: usize,
 }
 
 /// Entry of one operation, or a free entry.
@@ -47,6 +56,10 @@ pub(super) struct Entry {
     /// On the communication stream.
     start: Event,
     end: Event,
+    /// On the communication stream: ends of the stages but the last. Made when first needed.
+    stage_ends: Vec<Event>,
+    /// Number of them that this use has recorded.
+    stages_recorded: usize,
     /// On the compute stream: it waits from here on.
     wait_start: Event,
 }
@@ -58,7 +71,8 @@ impl Operations {
             entries: Vec::with_capacity(OUTSTANDING_MAX),
             free: Vec::with_capacity(OUTSTANDING_MAX),
             joined: Vec::with_capacity(OUTSTANDING_MAX),
-            started: VecDeque::with_capacity(STARTED_MAX + 1),
+            started: VecDeque::with_capacity(STREAM_ENTRIES_MAX / STREAM_ENTRIES_OF_ONE_STAGE + 1),
+            stream_entries: 0,
         }
     }
 
@@ -67,8 +81,8 @@ impl Operations {
         ticket.slot & ON_DEVICE != 0
     }
 
-    /// A place for an operation; `None` where no more fit.
-    pub(super) fn insert(&mut self, job: Job) -> Result<Option<Ticket>, Error> {
+    /// A place for an operation of so many stages; `None` where no more fit.
+    pub(super) fn insert(&mut self, job: Job, stages: usize) -> Result<Option<Ticket>, Error> {
         if self.free.is_empty() {
             if self.entries.len() == OUTSTANDING_MAX {
                 return Ok(None);
@@ -79,8 +93,13 @@ impl Operations {
         let index = self.free.pop().unwrap_or_else(|| unreachable!("one was just added"));
         let entry = &mut self.entries[index];
         entry.job = Some(job);
-        self.started.push_back(Started { slot: index, generation: entry.generation });
-        Ok(Some(Ticket { slot: index as u32 | ON_DEVICE, generation: entry.generation }))
+        entry.stages_recorded = 0;
+        let further = stages.saturating_sub(1);
+        let stream_entries = STREAM_ENTRIES_OF_ONE_STAGE + further * STREAM_ENTRIES_OF_A_STAGE;
+        let generation = entry.generation;
+        self.started.push_back(Started { slot: index, generation, stream_entries });
+        self.stream_entries += stream_entries;
+        Ok(Some(Ticket { slot: index as u32 | ON_DEVICE, generation }))
     }
 
     /// The operation of a ticket.
@@ -89,6 +108,11 @@ impl Operations {
         let is_ours = entry.generation == ticket.generation && entry.job.is_some();
         assert!(is_ours, "a ticket of another backend: {ticket:?}");
         entry
+    }
+
+    /// The operation of a ticket, to record its stages.
+    pub(super) fn of_mut(&mut self, ticket: &Ticket) -> &mut Entry {
+        &mut self.entries[index_of(ticket)]
     }
 
     /// The place of the operation may be used again.
@@ -123,12 +147,12 @@ impl Operations {
 
     /// The entry of the first operation that has to be over before one more is started.
     pub(super) fn oldest_blocking(&mut self) -> Option<usize> {
-        while self.started.len() >= STARTED_MAX {
-            let Started { slot, generation } = self.started.front()?;
+        while self.stream_entries >= STREAM_ENTRIES_MAX {
+            let Started { slot, generation, .. } = self.started.front()?;
             if self.entries[*slot].generation == *generation {
                 return Some(*slot);
             }
-            self.started.pop_front();
+            self.pop_started();
         }
         None
     }
@@ -136,17 +160,35 @@ impl Operations {
     /// The operation of this entry is over, if it still is the first of those that were started.
     pub(super) fn forget(&mut self, slot: usize) {
         if self.started.front().is_some_and(|first| first.slot == slot) {
-            self.started.pop_front();
+            self.pop_started();
         }
     }
 
-    /// Position of an operation among the joined operations of its kind.
-    pub(super) fn position(&self, index: usize) -> Position {
-        let kind = |index| self.joined(index).job().operation;
+    fn pop_started(&mut self) {
+        let popped = self.started.pop_front();
+        self.stream_entries -= popped.map_or(0, |started| started.stream_entries);
+    }
+
+    /// The entry of the first operation of the stream that is not over: all others wait for it.
+    pub(super) fn oldest_unfinished(&self) -> Option<usize> {
+        let is_unfinished = |started: &&Started| {
+            let entry = &self.entries[started.slot];
+            entry.generation == started.generation && !entry.is_over().unwrap_or(false)
+        };
+        self.started.iter().find(is_unfinished).map(|started| started.slot)
+    }
+
+    /// Position of an operation among the joined operations of its kind and group, if it is joined.
+    pub(super) fn position(&self, slot: usize) -> Option<Position> {
+        let index = self.joined.iter().position(|&joined| joined == slot)?;
+        let kind = |index| {
+            let job = self.joined(index).job();
+            (job.operation, job.group)
+        };
         let same = |range: std::ops::Range<usize>| {
             range.filter(|&other| kind(other) == kind(index)).count() as u32
         };
-        Position { number: same(0..index) + 1, of: same(0..self.joined.len()) }
+        Some(Position { number: same(0..index) + 1, of: same(0..self.joined.len()) })
     }
 
     /// Reports all joined operations, which are over, and forgets them.
@@ -185,6 +227,8 @@ impl Entry {
             ready: event()?,
             start: event()?,
             end: event()?,
+            stage_ends: Vec::with_capacity(STAGES_MAX - 1),
+            stages_recorded: 0,
             wait_start: event()?,
         })
     }
@@ -198,6 +242,22 @@ impl Entry {
         self.ready.record(compute)?;
         self.ready.join(own)?;
         self.start.record(own)
+    }
+
+    /// Records the end of a stage, but not of the last, behind the work that the stream was given.
+    pub(super) fn record_stage_end(&mut self, device: &Cuda, own: &Stream) -> Result<(), Error> {
+        if self.stages_recorded == self.stage_ends.len() {
+            self.stage_ends.push(Event::new(device)?);
+        }
+        self.stage_ends[self.stages_recorded].record(own)?;
+        self.stages_recorded += 1;
+        Ok(())
+    }
+
+    /// Number of stages that are over, in an operation that is not.
+    pub(super) fn stages_over(&self) -> usize {
+        let recorded = &self.stage_ends[..self.stages_recorded];
+        recorded.iter().filter(|end| end.is_complete().unwrap_or(false)).count()
     }
 
     /// Records the end of the operation behind the work that its stream was given so far.
@@ -229,7 +289,17 @@ impl Entry {
     pub(super) fn timing(&self, now: &Moment<'_>) -> Result<Timing, Error> {
         let [started, ended] = [&self.start, &self.end].map(|event| now.instant_of(event));
         let bytes = self.job().buffer.bytes();
-        Ok(Timing { started: started?, ended: ended?, bytes, outer: None })
+        let between = |started: &Event, ended: &Event| -> Result<Interval, Error> {
+            Ok(Interval { started: now.instant_of(started)?, ended: now.instant_of(ended)? })
+        };
+        // The stages of a grid: see `route`.
+        let outer = match (self.job().operation, &self.stage_ends[..self.stages_recorded]) {
+            (Operation::ReduceScatterSum, [inner]) => Some(between(inner, &self.end)?),
+            (Operation::AllGather, [outer]) => Some(between(&self.start, outer)?),
+            (Operation::AllReduceSum, [inner, outer, ..]) => Some(between(inner, outer)?),
+            _ => None,
+        };
+        Ok(Timing { started: started?, ended: ended?, bytes, outer })
     }
 
     fn settled(&self, now: &Moment<'_>) -> Result<Settled, Error> {

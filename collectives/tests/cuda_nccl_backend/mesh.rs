@@ -1,0 +1,226 @@
+//! Groups and grids of ranks, each with communicators of its own, open at the same time on every
+//! device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::cuda::{self, Cuda};
+use device::{Allocator, DeviceBuffer};
+use yardstick_collectives::contract::{Terms, groups};
+use yardstick_collectives::{
+    Channel, Collective, Error, GridPlan, GroupPlan, Nccl, Operation, Position, Threads, scope,
+};
+
+use crate::device_copy::{Channels, OnDevice};
+use crate::{Rank, TERMS, close, has_the_right_values, in_own_process, own_process, soon};
+
+/// Ranks of three dimensions.
+pub(crate) const RANKS_MAX: usize = 8;
+/// Ranks of two dimensions.
+const RANKS: usize = 4;
+/// Elements of a buffer.
+const LEN: usize = 600;
+
+/// Runs the same on every rank of a mesh, whose devices communicate in groups only; does nothing
+/// where there are fewer devices.
+fn on_mesh(ranks: usize, body: impl Fn(Rank) + Sync) {
+    if cuda::devices().unwrap().len() < ranks {
+        return eprintln!("not shown: there are fewer than {ranks} devices");
+    }
+    std::thread::scope(|threads| {
+        for (rank, control) in Threads::group(ranks).into_iter().enumerate() {
+            let body = &body;
+            threads.spawn(move || {
+                let device = Cuda::open(rank).unwrap();
+                let nccl = Nccl::open_for_groups(&control, &device, TERMS.timeout).unwrap();
+                body(Rank { nccl, device });
+            });
+        }
+    });
+}
+
+/// Operations of all groups of a device have one order, the same on all ranks.
+const GROUP_TERMS: Terms = Terms { has_one_order: true, ..TERMS };
+
+#[test]
+fn groups_keep_the_contract() {
+    in_own_process("mesh::groups_keep_the_contract", 0, || {
+        on_mesh(RANKS_MAX, |Rank { nccl, device }| {
+            let nccl = Arc::new(nccl);
+            let world = OnDevice::new(nccl.clone(), &device, Channels::Data);
+            groups::every_group_keeps_the_contract(&world, &GROUP_TERMS);
+            groups::overlapping_groups_are_independent(&world, &GROUP_TERMS);
+            groups::one_pair_in_two_groups(&world, &GROUP_TERMS);
+            assert!(world.used_device(), "operations went to NCCL");
+            close(world, nccl);
+        });
+    });
+}
+
+#[test]
+fn grids_keep_the_contract() {
+    in_own_process("mesh::grids_keep_the_contract", 100, || {
+        on_mesh(RANKS, |Rank { nccl, device }| {
+            let nccl = Arc::new(nccl);
+            let world = OnDevice::new(nccl.clone(), &device, Channels::Data);
+            groups::every_grid_keeps_the_contract(&world, &GROUP_TERMS);
+            assert!(world.used_device(), "operations went to NCCL");
+            close(world, nccl);
+        });
+    });
+}
+
+/// A grid sums its inner lines first, and the emulated NCCL in the order of a line's ranks.
+#[test]
+fn operations_of_groups_and_grids_have_the_right_values() {
+    in_own_process("mesh::operations_of_groups_and_grids_have_the_right_values", 0, || {
+        on_mesh(RANKS_MAX, |Rank { nccl, device }| {
+            let nccl = Arc::new(nccl);
+            let world = OnDevice::new(nccl.clone(), &device, Channels::Both);
+            groups::in_every_group(&world, &GROUP_TERMS, has_the_right_values);
+            groups::in_every_grid(&world, &GROUP_TERMS, has_the_right_values);
+            close(world, nccl);
+        });
+    });
+}
+
+/// The dimensions of four ranks.
+fn dimensions(rank: usize) -> [GroupPlan; 2] {
+    [
+        GroupPlan { dimension: "shard", number: 1, ranks: vec![rank & 2, rank | 1] },
+        GroupPlan { dimension: "data", number: 2, ranks: vec![rank & 1, rank | 2] },
+    ]
+}
+
+/// The grid of these dimensions.
+fn plan() -> GridPlan {
+    GridPlan { dimensions: "shard x data", number: 3, lines: vec![vec![0, 1], vec![2, 3]] }
+}
+
+fn ones(device: &Cuda, len: usize) -> DeviceBuffer<f32> {
+    let mut buffer = Allocator::cuda(device).zeros(len);
+    device.write(buffer.view_mut(), &vec![1.0; len]).unwrap();
+    buffer
+}
+
+/// Operations of two groups and of their grid follow each other, and the compute stream waits for
+/// each, without the host.
+#[test]
+fn operations_of_groups_are_in_the_order_of_their_submission() {
+    let test = "mesh::operations_of_groups_are_in_the_order_of_their_submission";
+    in_own_process(test, 2000, || on_mesh(RANKS, follow_each_other));
+}
+
+fn follow_each_other(Rank { nccl, device }: Rank) {
+    nccl.connect(&[Operation::AllReduceSum, Operation::AllGather], 4 * LEN).unwrap();
+    let [shard, data] = dimensions(nccl.rank()).each_ref().map(|plan| nccl.subgroup(plan).unwrap());
+    let grid = nccl.grid(&plan()).unwrap();
+    for _ in 0..5 {
+        let mut buffer = ones(&device, LEN);
+        for group in [&shard, &data, &grid, &shard] {
+            scope(&**group, |scope| {
+                let sum = scope.start(Operation::AllReduceSum, buffer.view_mut()).unwrap();
+                assert_eq!(sum.join(soon()).unwrap(), None, "the host does not wait");
+            });
+        }
+        let mut settled = 0;
+        nccl.settle(TERMS.timeout, &mut |_| settled += 1).unwrap();
+        assert_eq!(settled, 4, "any end settles the operations of all");
+        let mut sums = vec![0.0; LEN];
+        device.read(buffer.view(), &mut sums).unwrap();
+        assert_eq!(sums, [2.0 * 2.0 * 4.0 * 2.0; LEN]);
+    }
+    let mut buffer = ones(&device, LEN);
+    let world: &dyn Collective = &nccl;
+    let sum = Operation::AllReduceSum;
+    let error = world.run(Channel::Data, sum, buffer.view_mut(), soon());
+    assert!(matches!(error, Err(Error::Unsupported { .. })), "nothing connects all: {error:?}");
+    nccl.close(soon()).unwrap();
+    let closed = shard.barrier(soon());
+    assert!(matches!(closed, Err(Error::Dead { .. })), "groups end with the world: {closed:?}");
+}
+
+/// Rank 3 does not take part in a reduction of a grid: every other rank names it, and the line in
+/// which it waits itself.
+#[test]
+fn an_absent_rank_of_a_grid_is_named_with_the_line_that_waits() {
+    let test = "mesh::an_absent_rank_of_a_grid_is_named_with_the_line_that_waits";
+    in_own_process(test, 0, || on_mesh(RANKS, lacks_rank_3));
+}
+
+fn lacks_rank_3(Rank { nccl, device }: Rank) {
+    let rank = nccl.rank();
+    let timeout = Duration::from_millis(500);
+    let grid = nccl.grid(&plan()).unwrap();
+    if rank == 3 {
+        return std::thread::sleep(timeout + Duration::from_secs(5));
+    }
+    let mut buffer = ones(&device, LEN);
+    scope(&*grid, |scope| {
+        let sum = scope.start(Operation::ReduceScatterSum, buffer.view_mut()).unwrap();
+        sum.join(soon()).unwrap();
+    });
+    let error = nccl.settle(timeout, &mut |_| ()).unwrap_err();
+    let Error::Deadline { position, peers, bytes, .. } = &error else { panic!("{error}") };
+    assert_eq!(*position, Some(Position { number: 1, of: 1 }));
+    assert_eq!((&peers[..], *bytes), (&[3][..], 4 * LEN));
+    let line = ["data group of ranks [0, 2]", "data group of ranks [1, 3]"].get(rank);
+    let line = line.unwrap_or(&"shard group of ranks [2, 3]");
+    let expected = format!("reduce-scatter of {bytes} bytes in the {line} (number 1 of 1)");
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    let dead = nccl.subgroup(&dimensions(rank)[0]).err();
+    assert!(matches!(dead, Some(Error::Dead { .. })), "everything is dead: {dead:?}");
+}
+
+/// Plants mistakes, which the emulated NCCL finds: real ranks would wait for each other for ever.
+#[test]
+fn groups_in_different_orders_are_found() {
+    let test = "mesh::groups_in_different_orders_are_found";
+    is_found(test, "the ranks launched operations in different orders", |rank, groups, start| {
+        let is_turned = rank == 1 || rank == 2;
+        let [first, second] = if is_turned { [1, 0] } else { [0, 1] };
+        start(&*groups[first], LEN);
+        start(&*groups[second], LEN);
+    });
+}
+
+#[test]
+fn a_buffer_of_another_length_in_one_group_is_found() {
+    let test = "mesh::a_buffer_of_another_length_in_one_group_is_found";
+    is_found(test, "of 600 elements (type 7, operation 0", |rank, groups, start| {
+        start(&*groups[0], LEN);
+        start(&*groups[1], if rank == 3 { LEN / 2 } else { LEN });
+    });
+}
+
+/// Starts an operation of so many elements in a group.
+type Start<'a> = dyn FnMut(&dyn Collective, usize) + 'a;
+
+/// Expects the emulated NCCL to end the process with this text. `submit` takes a rank and its
+/// groups.
+fn is_found(
+    test: &str,
+    expected: &str,
+    submit: impl Fn(usize, &[Box<dyn Collective>; 2], &mut Start<'_>) + Sync,
+) {
+    let output = own_process(test, 0, || {
+        on_mesh(RANKS, |Rank { nccl, device }| {
+            let rank = nccl.rank();
+            let groups = dimensions(rank).each_ref().map(|plan| nccl.subgroup(plan).unwrap());
+            let mut buffers: Vec<_> = (0..2).map(|_| ones(&device, LEN)).collect();
+            let mut left = buffers.iter_mut();
+            submit(rank, &groups, &mut |group, len| {
+                let buffer = left.next().unwrap().view_mut().slice(0..len);
+                scope(group, |scope| {
+                    let sum = scope.start(Operation::AllReduceSum, buffer).unwrap();
+                    sum.join(soon()).unwrap();
+                });
+            });
+            let settled = nccl.settle(TERMS.timeout, &mut |_| ());
+            panic!("not found: {settled:?}");
+        });
+    });
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("emulated CUDA: NCCL: ") && text.contains(expected), "{text}");
+}
