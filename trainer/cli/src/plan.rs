@@ -38,7 +38,12 @@ pub(super) struct Plan {
     ranks: usize,
     /// Number of GPUs of the run, a rank each: the same as --device cuda --ranks N with up to 8
     /// ranks on a machine.
-    #[arg(long, value_name = "N", value_parser = positive, conflicts_with_all = ["ranks", "device"])]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = positive,
+        conflicts_with_all = ["ranks", "device"]
+    )]
     devices: Option<usize>,
     /// Number of ranks on one machine [default: all, or 8 with --devices].
     #[arg(long, value_name = "N", value_parser = positive)]

@@ -9,9 +9,9 @@
 //! While a bucket is in flight the engine continues with others. No gradient is copied to be
 //! reduced.
 
-use std::mem;
 use std::ops::Range;
 use std::time::Instant;
+use std::{iter, mem};
 
 use collectives::{BucketPlan, Incoming, Operation};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
@@ -212,15 +212,11 @@ impl Bucket {
             |flat: Range<usize>| window.start + flat.start - start..window.start + flat.end - start;
         let segments = &layout.segments()[bucket.segments.clone()];
         let tensors =
-            segments.iter().flat_map(|segment| &layout.tensors()[segment.tensors.clone()]);
-        let mut padding = Vec::new();
-        let mut end = start;
-        for next in tensors.map(|tensor| tensor.range.clone()).chain([bucket.range.end..0]) {
-            if end < next.start {
-                padding.push(in_window(end..next.start));
-            }
-            end = next.end;
-        }
+            || segments.iter().flat_map(|segment| &layout.tensors()[segment.tensors.clone()]);
+        let ends = iter::once(start).chain(tensors().map(|tensor| tensor.range.end));
+        let starts = tensors().map(|tensor| tensor.range.start).chain([bucket.range.end]);
+        let between = ends.zip(starts).filter(|(end, start)| end < start);
+        let padding = between.map(|(end, start)| in_window(end..start)).collect();
         Self {
             last_segment: bucket.segments.end - 1,
             start,
@@ -277,9 +273,10 @@ impl BucketReducer<'_, '_> {
                 self.complete_reduction(other)?;
             }
         }
-        let Gradients { windows, buckets, .. } = &mut *self.gradients;
+        let Gradients { windows, buckets, sums: held, .. } = &mut *self.gradients;
         let bucket = &mut buckets[bucket];
-        for padding in &bucket.padding {
+        // Padding of windows that are used in turn has gradients of other buckets.
+        for padding in bucket.padding.iter().filter(|_| held.is_some()) {
             self.step.ops.clear_gradients(windows.get_mut(padding.clone()))?;
         }
         bucket.state = BucketState::Open;

@@ -179,8 +179,8 @@ impl WeightWindows {
         Self { uses, forward, ahead, releases, len }
     }
 
-    /// Returns the buckets of a step that are still resident from an earlier use when they are to be
-    /// gathered, each as often as that happens.
+    /// Returns the buckets of a step that are still resident from an earlier use when they are to
+    /// be gathered, each as often as that happens.
     #[cfg(test)]
     pub(super) fn kept(&self, micro_batches: usize) -> Vec<usize> {
         let buckets: Vec<usize> = self.uses.iter().map(|it| it.bucket).collect();

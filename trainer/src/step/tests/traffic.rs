@@ -41,8 +41,8 @@ impl Case {
     }
 
     /// Returns the closed formulas. Of a bucket of n bytes, a rank sends (s - 1) / s n to the s
-    /// ranks of its shard group, and of its part of the group's sum (d - 1) / d n / s to the d ranks
-    /// of the data dimension.
+    /// ranks of its shard group, and of its part of the group's sum (d - 1) / d n / s to the d
+    /// ranks of the data dimension.
     fn expected(&self, config: &Config) -> Vec<Sent> {
         let Self { data, shard, sharded, micro_batches } = *self;
         let (layout, plan) = placed_layout(config, data * shard);
