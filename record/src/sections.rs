@@ -509,7 +509,8 @@ pub struct Fingerprint {
     /// BLAKE3 of the bits of every loss, as little-endian binary64, in the order of steps.
     pub losses: String,
     /// `v2:` and a sum over all final weights, which no layout of ranks changes; `null` if the run
-    /// did not complete. A digest without `v2:`, of an earlier version, compares with none of them.
+    /// did not complete. A digest without `v2:`, of an earlier version, compares with none of
+    /// these.
     pub weights: Option<String>,
     /// Comparison of the losses with golden ones; `null` without golden losses.
     #[serde(default)]
