@@ -219,7 +219,7 @@ impl<'world> Trainer<'world> {
             models::init_elements(tensor, workload.schedule.seed, first, elements);
             Ok(())
         })?;
-        if trainer.state.shard.is_sharded {
+        if trainer.state.shard.is_sharded() {
             // A rank that had to compile its kernels is not lost.
             let patient = ranks.with_timeout(timeout.max(config.settings.checkpoint.deadline));
             ranks.collective.barrier(patient.deadline())?;
