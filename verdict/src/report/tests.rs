@@ -93,9 +93,17 @@ fn traffic_over_several_dimensions_is_a_table_in_all_formats() {
     let mut flat = record;
     let traffic = &mut flat.collectives.as_mut().unwrap().traffic;
     traffic.retain(|row| row.dimension == "shard");
-    let report = ReportData::new(flat);
-    for text in [report.to_string(), report.to_markdown(), html(&[report])] {
+    let mut sharded = flat.clone();
+    let texts = |record: Record| {
+        let report = ReportData::new(record);
+        [report.to_string(), report.to_markdown(), html(&[report])]
+    };
+    for text in texts(flat) {
         assert!(!text.contains("reduce_scatter"), "{text}");
+    }
+    sharded.run["parallel"] = serde_json::json!({ "sharded": "weights" });
+    for text in texts(sharded) {
+        assert!(text.contains("reduce_scatter"), "{text}");
     }
 }
 

@@ -12,11 +12,14 @@ pub(super) fn is_number(column: usize) -> bool {
     column > 1
 }
 
-/// Builds the rows; none where there is only one dimension, which the rest of the report covers.
+/// Builds the rows; none for ranks in one dimension that hold all weights, whose traffic the rest of
+/// the report covers.
 pub(super) fn rows(record: &Record) -> Vec<[String; HEADINGS.len()]> {
     let traffic = record.collectives.as_ref().map_or(&[][..], |figures| &figures.traffic);
     let first = traffic.first().map(|row| &row.dimension);
-    match traffic.iter().any(|row| Some(&row.dimension) != first) {
+    let has_dimensions = traffic.iter().any(|row| Some(&row.dimension) != first);
+    let shards_weights = record.run["parallel"]["sharded"] == "weights";
+    match has_dimensions || shards_weights {
         true => traffic.iter().map(row).collect(),
         false => Vec::new(),
     }
