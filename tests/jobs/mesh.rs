@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use support::{Finished, Folder, finish, on_each_rank, supervise};
 
-/// Four ranks in two shard groups, with several buckets, so that both dimensions are in use.
+/// Four ranks in two shard groups, with several buckets and sharded weights, so that operations of
+/// all groups are in flight.
 const TWO_BY_TWO: [&str; 11] = [
     "--threads",
     "1",
@@ -15,7 +16,7 @@ const TWO_BY_TWO: [&str; 11] = [
     "--set",
     "parallel.data=2",
     "--set",
-    "parallel.sharded=optimizer",
+    "parallel.sharded=weights",
     "--set",
     support::SEVERAL_BUCKETS,
     "--inject",
@@ -71,6 +72,16 @@ fn a_frozen_rank_is_named_with_its_place() {
     let frozen = finish(support::mpirun(4, &arguments(&out, "freeze@step=5,rank=2")));
     assert_eq!(frozen.code, 5, "{frozen:?}");
     assert_names(&folder, &frozen, 2, "data 1, shard 0): silent");
+    assert_all_gone(&folder);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_with_its_place() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let hung = finish(support::mpirun(4, &arguments(&out, "hang@step=5,rank=1")));
+    assert_eq!(hung.code, 5, "{hung:?}");
+    assert_names(&folder, &hung, 1, "data 0, shard 1): not arrived");
     assert_all_gone(&folder);
 }
 

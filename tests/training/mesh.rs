@@ -57,6 +57,8 @@ fn two_dimensions_have_the_losses_of_one_rank() {
         ([2, 2], "none", reduced.map(str::to_owned).to_vec()),
         ([2, 2], "optimizer", sharded(2, 2)),
         ([2, 4], "optimizer", sharded(4, 2)),
+        ([2, 2], "gradients", sharded(2, 2)),
+        ([2, 4], "weights", sharded(4, 2)),
     ];
     for (sizes, kind, expected) in cases {
         let [data, shard] = sizes;

@@ -96,12 +96,22 @@ mod tests {
     #[test]
     fn a_model_of_70b_needs_few_devices_if_weights_are_sharded() {
         let on_80 = least("llama3-70b", 80).unwrap();
-        assert_eq!(on_80.sharded, Sharded::Weights);
-        assert!((16..=64).contains(&on_80.devices), "{on_80:?}");
+        assert_eq!((on_80.sharded, on_80.devices), (Sharded::Weights, 32));
         let on_192 = least("llama3-70b", 192).unwrap();
         assert!(on_192.devices < on_80.devices);
         assert_eq!(least("gpt2-124m", 80).unwrap().devices, 1);
         assert_eq!(least("gpt3-175b", 1), None);
+    }
+
+    /// State and windows of a rank, without activations.
+    #[test]
+    fn a_rank_of_64_has_35_gib_of_a_model_of_70b() {
+        let settings = ["precision.compute=bf16", "parallel.sharded=weights", "run.device=cuda"];
+        let config = Config::load("llama3-70b", &settings.map(str::to_owned)).unwrap();
+        let shape = JobShape { world: 64, local: 8, threads: 1, shares_memory: true };
+        let device = RankPlan::new(&config, shape, None).unwrap().device.unwrap();
+        let state = device.plan.bytes_of(&models::memory::FLAT_BUFFERS);
+        assert!(state < 35 * GIB && device.total_bytes < 60 * GIB, "{device:?}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) struct State<'world> {
     pub(crate) exp_avg: DeviceBuffer<f32>,
     /// Second Adam moment, held.
     pub(crate) exp_avg_sq: DeviceBuffer<f32>,
-    /// Blocks of the flat buffers that decay, as in [`Decays`].
+    /// Blocks of held elements that decay, as in [`Decays`].
     decays: DeviceBuffer<u8>,
     /// Progress of training.
     pub(crate) progress: Progress,
@@ -115,10 +115,10 @@ impl Progress {
     }
 }
 
-/// Marks the blocks of the tensors that decay; every tensor starts with a block.
-fn mark_decaying(layout: &Layout, blocks: &mut [u8]) {
-    for tensor in layout.tensors().iter().filter(|tensor| tensor.decay) {
-        blocks[tensor.range.start / ALIGN..tensor.range.end.div_ceil(ALIGN)].fill(1);
+/// Marks the held blocks of the tensors that decay; every piece starts with a block.
+fn mark_decaying(layout: &Layout, shard: &Shard, blocks: &mut [u8]) {
+    for piece in shard.pieces().filter(|piece| layout.tensors()[piece.tensor].decay) {
+        blocks[piece.held.start / ALIGN..piece.held.end.div_ceil(ALIGN)].fill(1);
     }
 }
 
@@ -139,8 +139,8 @@ impl<'world> State<'world> {
             if zeros.place() == Some(Place::Host) { zeros.filled(ops::clear) } else { zeros }
         };
         let [exp_avg, exp_avg_sq] = [memory::FIRST_MOMENT, memory::SECOND_MOMENT].map(moment);
-        let blocks = allocator.for_purpose("blocks that decay").zeros(shard.len.div_ceil(ALIGN));
-        let decays = blocks.filled(|blocks| mark_decaying(&layout, blocks));
+        let blocks = allocator.for_purpose("blocks that decay").zeros(shard.held.div_ceil(ALIGN));
+        let decays = blocks.filled(|blocks| mark_decaying(&layout, &shard, blocks));
         Ok(Self {
             weights: ModelWeights::new(&shard, windows, compute, &dimensions, allocator)?,
             decays,
@@ -199,7 +199,7 @@ impl<'world> State<'world> {
                 exp_avg: exp_avg.view_mut().slice(bucket.held.clone()),
                 exp_avg_sq: exp_avg_sq.view_mut().slice(bucket.held.clone()),
             };
-            let decays = Decays { blocks: decays.view(), first: bucket.own.start };
+            let decays = Decays { blocks: decays.view(), first: bucket.held.start };
             ops.adamw(views, decays, update.with_decay())
         };
         match weights {
