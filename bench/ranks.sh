@@ -33,9 +33,9 @@ for precision in f32 bf16; do
         done
         printf '%-10s %8s %12.1f %12.1f %12.1f\n' "$precision" "$round" "${rates[@]}"
     done
-    one=$(median_of "$precision-1-false")
-    two=$(median_of "$precision-2-false")
-    sharded=$(median_of "$precision-2-true")
+    one=$(median_of "$precision-1-none")
+    two=$(median_of "$precision-2-none")
+    sharded=$(median_of "$precision-2-optimizer")
     printf '%-10s %8s %12.1f %12.1f %12.1f\n' "$precision" median "$one" "$two" "$sharded"
     add ratios "$(ratio "$two" "$one")"
     add ratios "$(ratio "$sharded" "$one")"
