@@ -24,8 +24,8 @@ impl<'a> From<&'a [bf16]> for Weights<'a> {
 /// Source of an engine's weights, segment by segment: some may still be in flight.
 ///
 /// In forward an engine requests the segments of [`Layout::segments`] from the last to the first,
-/// each when it needs it, and all of them before it declares a gradient complete. A segment may be
-/// requested more than once.
+/// each when it needs it, and all of them before it declares a gradient complete. The fused engine
+/// requests them in the order of [`Layout::uses`], again in backward; a source may rely on that.
 pub trait WeightSource {
     /// Length of the flat weights in elements, padding included.
     fn flat_len(&self) -> usize;

@@ -15,6 +15,10 @@ const OWNERS: u8 = 1;
 const SHARD: u8 = 2;
 const DATA: u8 = 3;
 
+/// Names of the dimensions.
+const SHARD_NAME: &str = "shard";
+pub(crate) const DATA_NAME: &str = "data";
+
 /// Sizes of the dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeshShape {
@@ -85,7 +89,7 @@ impl Placed {
     pub fn open(&self, world: &dyn Collective) -> Result<Groups, collectives::Error> {
         let plan = GridPlan {
             name: "shard x data",
-            dimensions: ["shard", "data"],
+            dimensions: [SHARD_NAME, DATA_NAME],
             number: OWNERS,
             lines: self.groups.clone(),
         };
@@ -97,8 +101,8 @@ impl Placed {
         let group = |dimension, number, ranks| GroupPlan { dimension, number, ranks };
         Ok(Groups {
             owners,
-            shard: world.subgroup(&group("shard", SHARD, shard_line))?,
-            data: world.subgroup(&group("data", DATA, data_line))?,
+            shard: world.subgroup(&group(SHARD_NAME, SHARD, shard_line))?,
+            data: world.subgroup(&group(DATA_NAME, DATA, data_line))?,
         })
     }
 }
@@ -162,14 +166,6 @@ impl<'world> Mesh<'world> {
     }
 }
 
-/// One of the groups of a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
-    Owners,
-    Shard,
-    Data,
-}
-
 /// Groups of ranks between which state is divided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dimensions<'world> {
@@ -190,16 +186,15 @@ impl<'world> Dimensions<'world> {
         Self { owners: ranks, shard: ranks, data: ranks, replicas: shape.data }
     }
 
-    /// Blocks until the device, if one computes, has completed all operations of all groups. Those
-    /// of a group that is all ranks are reported for its dimension.
-    pub(crate) fn settle(
-        &self,
-        report: &mut dyn FnMut(Group, Settled),
-    ) -> Result<(), collectives::Error> {
-        let Self { owners, shard, data, .. } = self;
-        for (group, ranks) in [(Group::Data, data), (Group::Shard, shard), (Group::Owners, owners)]
-        {
-            ranks.collective.settle(ranks.timeout, &mut |settled| report(group, settled))?;
+    /// Returns the number of ranks that share one model.
+    pub(crate) fn shards(&self, world: usize) -> usize {
+        world / self.replicas
+    }
+
+    /// Blocks until the device, if one computes, has completed all operations of all groups.
+    pub(crate) fn settle(&self, report: &mut dyn FnMut(Settled)) -> Result<(), collectives::Error> {
+        for group in [self.owners, self.shard, self.data] {
+            group.collective.settle(group.timeout, report)?;
         }
         Ok(())
     }

@@ -138,6 +138,8 @@ pub struct Timing {
 pub struct Settled {
     /// The operation.
     pub operation: Operation,
+    /// Name of the [dimension](crate::GroupPlan::dimension) of its group; `world` for all ranks.
+    pub dimension: &'static str,
     /// Its timing.
     pub timing: Timing,
     /// Time at which the device's computation began to wait, or would have if it had not been over.

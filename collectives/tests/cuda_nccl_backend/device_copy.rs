@@ -14,8 +14,8 @@ use device::cuda::Cuda;
 use device::{Allocator, DeviceBuffer};
 use half::bf16;
 use yardstick_collectives::{
-    Channel, Collective, Dtype, Element, Error, GridPlan, GroupPlan, Operation, RawBuffer, Ticket,
-    Timing,
+    Channel, Collective, Dimensions, Dtype, Element, Error, GridPlan, GroupPlan, Operation,
+    RawBuffer, Ticket, Timing,
 };
 
 /// The channels whose operations are carried out on the device. Ranks may start operations of
@@ -132,6 +132,10 @@ unsafe impl Collective for OnDevice {
 
     fn world(&self) -> usize {
         self.nccl.world()
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.nccl.dimensions()
     }
 
     fn subgroup(&self, plan: &GroupPlan) -> Result<Box<dyn Collective>, Error> {

@@ -94,7 +94,12 @@ fn dimensions(rank: usize) -> [GroupPlan; 2] {
 
 /// The grid of these dimensions.
 fn plan() -> GridPlan {
-    GridPlan { dimensions: "shard x data", number: 3, lines: vec![vec![0, 1], vec![2, 3]] }
+    GridPlan {
+        name: "shard x data",
+        dimensions: ["shard", "data"],
+        number: 3,
+        lines: vec![vec![0, 1], vec![2, 3]],
+    }
 }
 
 fn ones(device: &Cuda, len: usize) -> DeviceBuffer<f32> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use trainer::config::{Config, size};
 use trainer::failure::{Failure, Outcome};
 use trainer::plan::{
-    Ceilings, JobShape, RankPlan, StepCost, compute_threads, device_bytes_of_rank,
+    Ceilings, DEVICES_OF_NODE, JobShape, RankPlan, StepCost, compute_threads, device_bytes_of_rank,
     with_chosen_recompute,
 };
 
@@ -96,9 +96,6 @@ impl DeviceMemory {
     }
 }
 
-/// GPUs of one machine, unless it is said.
-const DEVICES_OF_MACHINE: usize = 8;
-
 /// Largest number of ranks: far above any machine, and too small for a product with it to overflow.
 const RANKS_MAX: usize = 1 << 24;
 
@@ -117,7 +114,7 @@ impl Plan {
         if let Some(devices) = self.devices {
             self.ranks = devices;
             self.device = Some("cuda".to_owned());
-            self.local_ranks.get_or_insert(devices.min(DEVICES_OF_MACHINE));
+            self.local_ranks.get_or_insert(devices.min(DEVICES_OF_NODE));
         }
         let device = self.device.iter().map(|device| format!("run.device={device}"));
         let overrides: Vec<_> = self.overrides.iter().cloned().chain(device).collect();
@@ -156,8 +153,10 @@ impl Plan {
         if let Some(bytes) = self.device_memory {
             return Ok(DeviceMemory { bytes: Some(bytes), is_of_here: false });
         }
-        let bytes = device_bytes_of_rank(local);
-        Ok(DeviceMemory { bytes, is_of_here: bytes.is_some() })
+        // A rank on each device, of this kind if there are some here.
+        let sharing = if self.devices.is_some() { 1 } else { local };
+        let bytes = device_bytes_of_rank(sharing);
+        Ok(DeviceMemory { bytes, is_of_here: bytes.is_some() && self.devices.is_none() })
     }
 
     fn text(&self, config: &Config, plan: &RankPlan, local: usize) -> String {

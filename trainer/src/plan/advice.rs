@@ -118,7 +118,7 @@ impl Candidate {
     }
 }
 
-/// Returns the least that has to be sharded so that it fits, or else all that can be.
+/// Returns the least that has to be sharded so that it fits, or else what needs least.
 fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let Origin { config, shape, .. } = &before.origin;
     let has_windows = config.settings.run.engine == Engine::Fused;
@@ -127,11 +127,18 @@ fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
             && *sharded > config.settings.parallel.sharded
             && (has_windows || *sharded < Sharded::Weights)
     };
-    first_that_fits(Sharded::ALL.into_iter().filter(is_possible).filter_map(|sharded| {
-        before.with(format!("parallel.sharded = {sharded}"), limit, |origin| {
-            origin.config.settings.parallel.sharded = sharded;
+    let kinds = Sharded::ALL.into_iter().filter(is_possible);
+    let mut candidates: Vec<_> = kinds
+        .filter_map(|sharded| {
+            before.with(format!("parallel.sharded = {sharded}"), limit, |origin| {
+                origin.config.settings.parallel.sharded = sharded;
+            })
         })
-    }))
+        .collect();
+    // With few buckets windows take more than what they save.
+    let least = (0..candidates.len()).min_by_key(|&index| candidates[index].needed)?;
+    let chosen = candidates.iter().position(|it| it.fits).unwrap_or(least);
+    Some(candidates.swap_remove(chosen))
 }
 
 fn recompute(before: &Candidate, limit: Limit) -> Option<Candidate> {

@@ -9,8 +9,8 @@ use super::{JobShape, RankPlan};
 use crate::config::{Config, Device, Sharded};
 use crate::failure::Outcome;
 
-/// Devices of a node, which says how many ranks share the memory of a host.
-const DEVICES_OF_NODE: usize = 8;
+/// Devices of a node, unless it is said.
+pub const DEVICES_OF_NODE: usize = 8;
 
 /// Largest number of devices that is tried.
 const DEVICES_MAX: usize = 1 << 14;
@@ -68,14 +68,15 @@ fn with_devices(
         let found = LeastDevices { device_memory_bytes, devices, sharded, recompute, needed_bytes };
         Ok(fits.then_some(found))
     };
-    // Most worlds are too small for any kind.
-    let kinds = if devices == 1 { &Sharded::ALL[..1] } else { &Sharded::ALL };
-    if let [.., most] = kinds
-        && fitting(*most)?.is_none()
-    {
+    if devices == 1 {
+        return fitting(Sharded::None);
+    }
+    // Most worlds are too small for any kind, and a model that needs many has many buckets.
+    let most = fitting(Sharded::Weights)?;
+    if most.is_none() {
         return Ok(None);
     }
-    for &sharded in kinds {
+    for sharded in Sharded::ALL {
         if let Some(found) = fitting(sharded)? {
             return Ok(Some(found));
         }

@@ -23,7 +23,7 @@ use crate::step::{Allocators, TRANSFER_BYTES, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use advice::{Limit, Origin};
 pub use cost::{Ceilings, OpCost, StepCost};
-pub use least::{LeastDevices, least_devices};
+pub use least::{DEVICES_OF_NODE, LeastDevices, least_devices};
 use recompute::with_recompute;
 pub use recompute::{device_bytes_of_rank, with_chosen_recompute};
 use record::ExitCode;
@@ -103,7 +103,7 @@ impl RankPlan {
         let allocators = Allocators::counting(config);
         let allocator = allocators.host.clone();
         let single = Single::new();
-        let alone = Dimensions::alone(MeshShape::of(&config.settings.parallel, world)?, &single);
+        let alone = Dimensions::alone(mesh, &single);
         allocate(config, world, threads, 0, alone, &allocators)?;
         if config.is_on_cuda() {
             let libraries = allocators.device.for_purpose("kernels and libraries");

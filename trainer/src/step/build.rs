@@ -118,7 +118,8 @@ pub(crate) fn allocate<'world>(
     let overlaps = settings.collectives.overlap;
     let compute = config.workload.precision.compute;
     let gradients = Gradients::new(&layout, &plan, &shard, overlaps, &owners, allocator)?;
-    let windows = config.shards_weights().then(|| {
+    let shares_weights = config.shards_weights() && dimensions.shards(world) > 1;
+    let windows = shares_weights.then(|| {
         let ahead = if overlaps { parallel.gather_ahead } else { 0 };
         WeightWindows::new(&layout.uses(), &plan, ahead, parallel.reshard)
     });
@@ -190,7 +191,7 @@ impl<'world> Trainer<'world> {
             allocate(config, world, threads, plan.rank, dimensions, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
-        let tallies = Tallies::new(&dimensions, state.shard.reduction(), config.shards_weights());
+        let tallies = Tallies::new(&dimensions, state.shard.reduction(), state.has_windows());
         let mut trainer = Self {
             ranks,
             device: device.clone(),

@@ -52,7 +52,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
 
     let clock = PhaseClock::new();
     let reduction = state.shard.reduction();
-    let tallies = RefCell::new(Tallies::new(&alone, reduction, config.shards_weights()));
+    let tallies = RefCell::new(Tallies::new(&alone, reduction, state.has_windows()));
     let waits = Waits { tallies: &tallies, clock: &clock, dimensions: alone };
     let before = cuda.launched();
     let workload = &config.workload;
@@ -61,7 +61,9 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     let tokens = random_tokens(micro_batch.rows(), workload.model.vocabulary);
     for index in 0..accumulation {
         let batch = Batch { inputs: &tokens, targets: &tokens };
-        let sums = if index == 0 { Sums::Write } else { Sums::Add };
+        // Those of windows that are used in turn are always written.
+        let writes = index == 0 || config.shards_gradients();
+        let sums = if writes { Sums::Write } else { Sums::Add };
         let (layout, mut weights) = state.arriving(waits);
         let mut sink = UnreducedSink { gradients: &mut gradients, layout };
         let loss = scalars.views_mut().loss;

@@ -81,6 +81,7 @@ impl Trainer<'_> {
         let Self { ranks, model, state, dimensions, clock, tallies, .. } = self;
         let waits = Waits { tallies, clock, dimensions: *dimensions };
         state.synchronize(waits)?;
+        tallies.borrow_mut().count(false);
         clock.enter(Phase::Eval);
         let mut sum = 0.0;
         let last = evaluation.micro_batches.saturating_sub(1);
@@ -92,11 +93,14 @@ impl Trainer<'_> {
             let batch = Batch { inputs: &evaluation.inputs, targets: &evaluation.targets };
             let (_, mut weights) = state.arriving(waits);
             weights.begin(Reads::Evaluation);
-            let loss = model.evaluate(&mut weights, batch)?;
+            let loss = model.evaluate(&mut weights, batch);
+            let loss = loss.inspect_err(|e| ranks.collective.abandon(&e.to_string()))?;
             if micro_batch <= last {
                 sum += loss;
             }
         }
+        waits.settle()?;
+        tallies.borrow_mut().count(true);
         let sums = &mut evaluation.sums;
         sums[ranks.rank()] = [sum, f64::from(u8::from(stop()))];
         ranks.collective.all_gather(sums.as_flattened_mut(), ranks.deadline())?;

@@ -155,7 +155,7 @@ impl Trainer<'_> {
             gradient_norm,
             learning_rate,
             health: health.and_then(UpdateHealth::of),
-            communication: self.take_communication(),
+            communication: self.tallies.get_mut().take(),
             requests: self.votes.requests(),
         })
     }
@@ -508,7 +508,7 @@ impl Trainer<'_> {
 
     /// Returns the communication since the last call.
     pub(crate) fn take_communication(&mut self) -> Communication {
-        self.tallies.get_mut().take()
+        self.tallies.get_mut().take_rest()
     }
 }
 

@@ -94,7 +94,8 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         self.shards.get(range)
     }
 
-    /// Returns a range of the stored weights, to be written: call [`Self::discard`] before.
+    /// Returns a range of the stored weights, to be written. Windows have the former ones until
+    /// they are [discarded](Self::discard).
     pub(super) fn stored_mut(&mut self, range: Range<usize>) -> ViewMut<'_, E> {
         self.shards.get_mut(range)
     }

@@ -155,6 +155,11 @@ impl<'world> State<'world> {
         })
     }
 
+    /// Returns whether weights are gathered into windows.
+    pub(super) fn has_windows(&self) -> bool {
+        self.weights.has_windows()
+    }
+
     /// Prepares copies of the state from the device that it is on.
     pub(super) fn open_downloads(&mut self, device: &Device) -> Outcome<()> {
         if let Device::Cuda(device) = device {
@@ -265,16 +270,15 @@ impl<'world> State<'world> {
     }
 
     /// Makes one weight that the engine computes with huge, for a drill; none may be in flight.
+    /// Windows that are gathered already stay as they are, so that all ranks still gather the same.
     pub(super) fn corrupt(&mut self, device: &Device) -> Outcome<()> {
         const HUGE: f32 = 1e30;
         self.take_back();
         match &mut self.weights {
             ModelWeights::F32(weights) => {
-                weights.discard();
                 device.write(weights.stored_mut(0..1), &[HUGE])?;
             }
             ModelWeights::Bf16 { working, .. } => {
-                working.discard();
                 device.write(working.stored_mut(0..1), &[bf16::from_f32(HUGE)])?;
             }
         }

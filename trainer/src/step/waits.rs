@@ -20,6 +20,16 @@ pub(crate) struct Waits<'step, 'world> {
 }
 
 impl Waits<'_, '_> {
+    /// Enters the phase of a wait, and returns the phase before it. Those of an evaluation are a
+    /// part of it, as an evaluation is no part of a step.
+    fn enter(self) -> Phase {
+        let phase = self.clock.phase();
+        if phase != Phase::Eval {
+            self.clock.enter(Phase::CommExposed);
+        }
+        phase
+    }
+
     /// Waits until no part of a range is in flight. Where a device computes, the device waits.
     pub(super) fn wait<E: Element>(
         self,
@@ -30,9 +40,8 @@ impl Waits<'_, '_> {
         if !buffer.is_in_flight(range) {
             return Ok(());
         }
-        let phase = self.clock.phase();
+        let phase = self.enter();
         let wait_start = Instant::now();
-        self.clock.enter(Phase::CommExposed);
         let report = |timing| self.tallies.borrow_mut().add(moved, timing, wait_start);
         buffer.wait(range, wait_start + self.dimensions.owners.timeout, report)?;
         self.clock.enter(phase);
@@ -42,9 +51,8 @@ impl Waits<'_, '_> {
     /// Waits until the device, if one computes, has received all data that was waited for: with a
     /// deadline, unlike later waits for the device.
     pub(super) fn settle(self) -> Result<(), collectives::Error> {
-        let phase = self.clock.phase();
-        self.clock.enter(Phase::CommExposed);
-        let report = &mut |group, settled| self.tallies.borrow_mut().add_settled(group, settled);
+        let phase = self.enter();
+        let report = &mut |settled| self.tallies.borrow_mut().add_settled(settled);
         self.dimensions.settle(report)?;
         self.clock.enter(phase);
         Ok(())

@@ -1,5 +1,6 @@
 //! Weights in the format that the engine computes in. Under a sharded optimizer each rank updates
-//! its part of every bucket, and buckets are all-gathered during the next forward.
+//! its part of every bucket, and buckets are all-gathered during the next forward; sharded weights
+//! are gathered again and again, into windows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,6 +65,14 @@ impl<'world> ModelWeights<'world> {
                 Self::Bf16 { working, master }
             }
         })
+    }
+
+    /// Returns whether weights are gathered into windows.
+    pub(super) fn has_windows(&self) -> bool {
+        match self {
+            Self::F32(weights) => matches!(weights, EngineWeights::Sharded(_)),
+            Self::Bf16 { working, .. } => matches!(working, EngineWeights::Sharded(_)),
+        }
     }
 
     /// Returns the length of the flat weights in elements.
@@ -238,9 +247,9 @@ pub(super) fn exchange(error: collectives::Error) -> Error {
 /// No gather reads a bucket that is written here. Every bucket has a segment that forward has
 /// waited for, so this rank's last gather of the bucket is complete; and then, as
 /// [`Collective`](collectives::Collective) guarantees, no peer reads this rank's part any more,
-/// even if it is in shared memory. For the same reason no gather is in flight when backward starts
-/// reductions, so that at most as many operations are in flight as there are buckets, which is less
-/// than `OUTSTANDING_MAX`.
+/// even if it is in shared memory. For the same reason no gather of whole weights is in flight when
+/// backward starts reductions, so that at most as many operations are in flight as there are
+/// buckets, and a few windows, which is less than `OUTSTANDING_MAX`.
 pub(super) fn update_and_share<E: Element>(
     shard: &Shard,
     weights: &mut EngineWeights<'_, E>,
@@ -266,6 +275,7 @@ pub(super) fn update_and_share<E: Element>(
 pub(crate) struct ArrivingWeights<'step, 'world> {
     weights: &'step mut ModelWeights<'world>,
     waits: Waits<'step, 'world>,
+    reads: Reads,
     /// True if the device may still wait for weights that were waited for here.
     is_unsettled: bool,
 }
@@ -275,11 +285,13 @@ impl<'step, 'world> ArrivingWeights<'step, 'world> {
         weights: &'step mut ModelWeights<'world>,
         waits: Waits<'step, 'world>,
     ) -> Self {
-        Self { weights, waits, is_unsettled: false }
+        let reads = Reads::MicroBatch { follows: false };
+        Self { weights, waits, reads, is_unsettled: false }
     }
 
     /// Begins a pass over the weights.
     pub(super) fn begin(&mut self, reads: Reads) {
+        self.reads = reads;
         self.weights.begin(reads);
     }
 
@@ -313,6 +325,11 @@ impl WeightSource for ArrivingWeights<'_, '_> {
             self.is_unsettled = true;
         } else {
             self.settle_if_all_were_waited_for().map_err(exchange)?;
+        }
+        if self.reads == Reads::Evaluation {
+            // It ends with a wait of the host for the device, which has no deadline.
+            self.weights.segment(range, self.waits)?;
+            self.settle().map_err(exchange)?;
         }
         self.weights.segment(range, self.waits)
     }
@@ -375,7 +392,7 @@ mod tests {
             assert_eq!(clock.phase(), Phase::Forward, "the wait restores the phase");
             let phases = clock.finish_step().unwrap().phases;
             assert!(phases.comm_exposed >= waited_ns / 2, "{phases:?}, waited {waited_ns} ns");
-            let reported = tallies.borrow_mut().weights.take();
+            let reported = tallies.borrow_mut().take();
             assert!(reported.total_ns > 0 && reported.hidden_ns == 0, "{reported:?}");
             assert_eq!(reported.bytes, 16);
         });

@@ -13,7 +13,8 @@ pub struct Communication {
     pub total_ns: u64,
     /// Part of the total that was hidden behind backward, the update of other buckets, and forward.
     pub hidden_ns: u64,
-    /// Time from the start of the first reduction to the end of backward; 0 if it started later.
+    /// Time from the start of the first reduction to the first wait for one, at the end of backward
+    /// unless gradients are sharded; 0 if it started later.
     pub first_bucket_lead_ns: u64,
     /// Bytes of the buckets reduced and gathered.
     pub bytes: u64,
@@ -90,7 +91,7 @@ fn name(operation: Operation) -> &'static str {
 
 /// Time in which any of some operations was in flight.
 #[derive(Debug, Clone, Copy, Default)]
-struct InFlight {
+pub(crate) struct InFlight {
     total_ns: u64,
     /// Part of the total before the wait for the operation.
     hidden_ns: u64,
@@ -101,12 +102,18 @@ struct InFlight {
 impl InFlight {
     /// Adds one operation, in the order in which they were started. Where they overlap in time, the
     /// overlap counts once.
-    fn add(&mut self, Interval { started, ended }: Interval, wait_start: Instant) {
+    pub(crate) fn add(&mut self, Interval { started, ended }: Interval, wait_start: Instant) {
         let from = self.counted_until.map_or(started, |until| until.max(started));
         let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
         self.total_ns += until(ended);
         self.hidden_ns += until(ended.min(wait_start));
         self.counted_until = Some(from.max(ended));
+    }
+
+    /// Returns the communication of so many bytes.
+    pub(crate) fn of_step(self, bytes: u64, first_bucket_lead_ns: u64) -> Communication {
+        let Self { total_ns, hidden_ns, .. } = self;
+        Communication { total_ns, hidden_ns, first_bucket_lead_ns, bytes }
     }
 }
 
@@ -189,7 +196,6 @@ pub(crate) struct CommunicationTally {
     operation: Operation,
     /// Dimensions that the operation goes over.
     dimensions: Dimensions,
-    in_flight: InFlight,
     bytes: u64,
     first_bucket_lead_ns: u64,
     /// Totals by size, in the order in which buckets are first waited for.
@@ -210,7 +216,6 @@ impl CommunicationTally {
         Self {
             operation,
             dimensions: ranks.dimensions(),
-            in_flight: InFlight::default(),
             bytes: 0,
             first_bucket_lead_ns: 0,
             buckets: Vec::new(),
@@ -224,12 +229,11 @@ impl CommunicationTally {
     /// Adds one bucket, in the order in which buckets were started. The time before `wait_start`,
     /// when the wait for it began, was hidden.
     pub(crate) fn add(&mut self, timing: Timing, wait_start: Instant) {
-        let Timing { started, ended, bytes, .. } = timing;
+        let Timing { started, bytes, .. } = timing;
         if self.waited == 0 {
             let lead = wait_start.saturating_duration_since(started);
             self.first_bucket_lead_ns = lead.as_nanos() as u64;
         }
-        self.in_flight.add(Interval { started, ended }, wait_start);
         self.bytes += bytes as u64;
         if let Some(trace) = &mut self.trace {
             trace.push(BucketSpan { bucket: self.waited, timing });
@@ -264,28 +268,34 @@ impl CommunicationTally {
         self.traffic[index].add(stage, wait_start);
     }
 
-    /// Returns the sum of a step, and begins the next one.
-    pub(crate) fn take(&mut self) -> Communication {
+    /// Ends a step, and begins the next one.
+    pub(crate) fn begin_step(&mut self) {
         let is_counted = self.steps >= STEPS_NOT_COUNTED;
         self.steps += 1;
-        self.end_step(is_counted)
+        self.end_step(is_counted);
+    }
+
+    /// Returns the bytes since the last call.
+    pub(crate) fn take_bytes(&mut self) -> u64 {
+        mem::take(&mut self.bytes)
+    }
+
+    /// Returns the time from the start of the step's first operation to the wait for it, unless it
+    /// was returned.
+    pub(crate) fn take_lead_ns(&mut self) -> u64 {
+        mem::take(&mut self.first_bucket_lead_ns)
     }
 
     /// Leaves out the communication since the last step, which is no part of one.
     pub(crate) fn discard(&mut self) {
         self.end_step(false);
+        self.bytes = 0;
+        self.first_bucket_lead_ns = 0;
     }
 
-    fn end_step(&mut self, is_counted: bool) -> Communication {
+    fn end_step(&mut self, is_counted: bool) {
         self.traffic.iter_mut().for_each(|traffic| traffic.end_step(is_counted));
         self.waited = 0;
-        let in_flight = mem::take(&mut self.in_flight);
-        Communication {
-            total_ns: in_flight.total_ns,
-            hidden_ns: in_flight.hidden_ns,
-            first_bucket_lead_ns: mem::take(&mut self.first_bucket_lead_ns),
-            bytes: mem::take(&mut self.bytes),
-        }
     }
 
     /// Keeps every bucket from now on, until the trace is taken.
@@ -325,25 +335,6 @@ mod tests {
     }
 
     #[test]
-    fn time_with_several_buckets_in_flight_counts_once() {
-        let zero = Instant::now();
-        let at = |ms| zero + Duration::from_millis(ms);
-        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8, outer: None };
-        let mut tally = tally(Operation::AllReduceSum);
-        // Backward ends at 30. The second is inside the first, the third overlaps, and the fourth,
-        // after a gap, is exposed.
-        for bucket in [timing(10, 20), timing(12, 18), timing(15, 35), timing(40, 45)] {
-            tally.add(bucket, at(30));
-        }
-        let found = tally.take();
-        assert_eq!(found.total_ns, 30_000_000);
-        assert_eq!(found.hidden_ns, 20_000_000);
-        assert_eq!(found.first_bucket_lead_ns, 20_000_000);
-        assert_eq!(found.bytes, 32);
-        assert_eq!(tally.take().total_ns, 0, "taking resets the tally");
-    }
-
-    #[test]
     fn buckets_of_each_size_are_counted_by_themselves_after_the_first_steps() {
         let zero = Instant::now();
         let at = |ms| zero + Duration::from_millis(ms);
@@ -355,7 +346,7 @@ mod tests {
             tally.add(timing(0, 10 + slow, 64), at(4));
             tally.add(timing(2, 8, 32), at(15));
             tally.add(timing(3, 9, 32), at(15));
-            tally.take();
+            tally.begin_step();
         }
         let [first, second] = tally.buckets[..] else { panic!() };
         let expected = BucketTotals {
@@ -368,19 +359,6 @@ mod tests {
         assert_eq!(first, expected);
         assert_eq!((second.bytes, second.count), (32, 4));
         assert_eq!(second.hidden_ns, 24_000_000, "hidden altogether");
-    }
-
-    #[test]
-    fn each_bucket_is_hidden_until_the_wait_for_it() {
-        let zero = Instant::now();
-        let at = |ms| zero + Duration::from_millis(ms);
-        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8, outer: None };
-        let mut tally = tally(Operation::AllReduceSum);
-        tally.add(timing(0, 10), at(4)); // forward waits 6
-        tally.add(timing(2, 20), at(15)); // forward computes from 10 to 15 and waits 5
-        tally.add(timing(20, 30), at(40)); // arrived before it was needed
-        let found = tally.take();
-        assert_eq!((found.total_ns, found.hidden_ns), (30_000_000, 19_000_000));
     }
 
     #[test]
@@ -424,7 +402,7 @@ mod tests {
             let slow = if step < 2 { 500 } else { 0 };
             tally.add(timing(0, 10, 30 + slow), at(20));
             tally.add(timing(5, 20, 40 + slow), at(20));
-            tally.take();
+            tally.begin_step();
         }
         tally.add(timing(0, 10, 20), at(0)); // waited for after the last step
         let expected = |name: &str, ranks, bytes_per_step, total_ms, hidden_ms| {

@@ -12,8 +12,8 @@ pub(super) fn is_number(column: usize) -> bool {
     column > 1
 }
 
-/// Builds the rows; none for ranks in one dimension that hold all weights, whose traffic the rest of
-/// the report covers.
+/// Builds the rows; none for ranks in one dimension that hold all weights, whose traffic the rest
+/// of the report covers.
 pub(super) fn rows(record: &Record) -> Vec<[String; HEADINGS.len()]> {
     let traffic = record.collectives.as_ref().map_or(&[][..], |figures| &figures.traffic);
     let first = traffic.first().map(|row| &row.dimension);

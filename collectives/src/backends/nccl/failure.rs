@@ -86,14 +86,16 @@ impl DeviceQueue {
         let rank = self.rank;
         let place = name.as_ref().map_or_else(String::new, |name| format!(" in {name}"));
         state.die(&format!("{operation}{place}: {text}"));
+        let all = state.groups[0].clone();
         drop(state);
         if let Cause::Device(error) = cause {
             self.lock().abort();
             return Error::Device { operation, group: name, rank, source: Box::new(error) };
         }
         // Before the abort, which takes a second on some ranks and nothing on others.
-        let peers = roll_call::silent_peers(&*group.control);
-        let peers = peers.into_iter().map(|peer| group.membership.plan.ranks[peer]).collect();
+        // Over all ranks, as others may wait in other groups.
+        let peers = roll_call::silent_peers(&*all.control);
+        let peers = peers.into_iter().map(|peer| all.membership.plan.ranks[peer]).collect();
         self.lock().abort();
         match cause {
             Cause::Deadline { waited, .. } => Error::Deadline {

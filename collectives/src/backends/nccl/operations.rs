@@ -191,14 +191,17 @@ impl Operations {
         Some(Position { number: same(0..index) + 1, of: same(0..self.joined.len()) })
     }
 
-    /// Reports all joined operations, which are over, and forgets them.
+    /// Reports all joined operations, which are over, with the dimensions of their groups, and
+    /// forgets them.
     pub(super) fn settle(
         &mut self,
         now: &Moment<'_>,
+        dimension_of: impl Fn(Job) -> &'static str,
         report: &mut dyn FnMut(Settled),
     ) -> Result<(), Error> {
         for index in 0..self.joined.len() {
-            report(self.joined(index).settled(now)?);
+            let entry = self.joined(index);
+            report(entry.settled(now, dimension_of(entry.job()))?);
         }
         while let Some(index) = self.joined.pop() {
             self.free_entry(index);
@@ -302,8 +305,9 @@ impl Entry {
         Ok(Timing { started: started?, ended: ended?, bytes, outer })
     }
 
-    fn settled(&self, now: &Moment<'_>) -> Result<Settled, Error> {
+    fn settled(&self, now: &Moment<'_>, dimension: &'static str) -> Result<Settled, Error> {
         let wait_start: Instant = now.instant_of(&self.wait_start)?;
-        Ok(Settled { operation: self.job().operation, timing: self.timing(now)?, wait_start })
+        let operation = self.job().operation;
+        Ok(Settled { operation, dimension, timing: self.timing(now)?, wait_start })
     }
 }

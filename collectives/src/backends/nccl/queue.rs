@@ -272,9 +272,10 @@ impl DeviceQueue {
         }
         let mut state = self.lock();
         self.require_alive(&state)?;
-        let State { operations, clock, .. } = &mut *state;
+        let State { operations, clock, groups, .. } = &mut *state;
         let job = operations.joined(0).job();
-        let settled = clock.now().and_then(|now| operations.settle(&now, report));
+        let dimension_of = |job: Job| groups[usize::from(job.group)].membership.plan.dimension;
+        let settled = clock.now().and_then(|now| operations.settle(&now, dimension_of, report));
         settled.map_err(|error| self.fail(state, Failing::new(job, error)))
     }
 
