@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn hints_name_what_is_planned_to_fit() {
         let found = hinted("llama3-8b", &[], 8, 80);
-        assert_eq!(found, "it fits with parallel.sharded = gradients (68.77 GiB a rank)");
+        assert_eq!(found, "it fits with parallel.sharded = gradients (68.72 GiB a rank)");
         let found = hinted("llama3-8b", &["run.recompute=full"], 8, 30);
         assert!(found.starts_with("it fits with parallel.sharded = weights ("), "{found}");
         let found = hinted("llama3-8b", &["parallel.sharded=weights"], 8, 22);

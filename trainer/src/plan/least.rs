@@ -107,7 +107,12 @@ mod tests {
     /// State and windows of a rank, without activations.
     #[test]
     fn a_rank_of_64_has_35_gib_of_a_model_of_70b() {
-        let settings = ["precision.compute=bf16", "parallel.sharded=weights", "run.device=cuda"];
+        let settings = [
+            "precision.compute=bf16",
+            "parallel.sharded=weights",
+            "run.device=cuda",
+            "run.recompute=full",
+        ];
         let config = Config::load("llama3-70b", &settings.map(str::to_owned)).unwrap();
         let shape = JobShape { world: 64, local: 8, threads: 1, shares_memory: true };
         let device = RankPlan::new(&config, shape, None).unwrap().device.unwrap();
