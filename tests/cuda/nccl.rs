@@ -76,10 +76,10 @@ fn two_ranks_have_the_losses_of_one() {
 #[test]
 fn four_ranks_in_two_dimensions_have_the_losses_of_the_host() {
     let host = Folder::new();
-    let steps = ["--steps", "2"];
+    let steps = ["--steps", "3"];
     run(&[&["train", "--out", &host.text()], &SMALL[..], &steps].concat()).expect(0);
     let grid = ["--set", "parallel.data=2", "--set", "parallel.shard=2"];
-    let [whole, sharded] = ["none", "optimizer"].map(|sharded| {
+    let [whole, sharded] = ["none", "weights"].map(|sharded| {
         let folder = Folder::new();
         let sharded = format!("parallel.sharded={sharded}");
         let flags = [&steps[..], &grid, &["--set", &sharded]].concat();
@@ -96,13 +96,38 @@ fn four_ranks_in_two_dimensions_have_the_losses_of_the_host() {
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.contains("NCCL_LAUNCH_ORDER_IMPLICIT set by environment to 1"), "{log}");
     assert_eq!(whole.result(), sharded.result(), "sharding does not change a bit");
-    assert_eq!((host.losses().len(), sharded.losses().len()), (2, 2));
+    assert_eq!((host.losses().len(), sharded.losses().len()), (3, 3));
     for (expected, found) in host.losses().into_iter().zip(sharded.losses()) {
         let relative = expected.relative_difference(found);
         assert!(relative <= 1e-5, "{expected:?}: {relative:e}");
     }
     let record = sharded.record();
     assert_eq!(record["ranks"][3]["mesh"], serde_json::json!({"data": 1, "shard": 1}));
+    let traffic = record["collectives"]["traffic"].as_array().unwrap();
+    let row = |row: &Value| format!("{} {}", row["dimension"], row["operation"]).replace('"', "");
+    let rows: Vec<_> = traffic.iter().map(row).collect();
+    let expected =
+        ["shard reduce_scatter", "data reduce_scatter", "data all_gather", "shard all_gather"];
+    assert_eq!(rows, expected, "operations of all groups differ");
+}
+
+/// Windows are used in turn by gathers, kernels and reductions of streams that are delayed at
+/// random: a missing wait would change a sum.
+#[test]
+fn sharded_weights_have_the_bits_of_sharded_gradients() {
+    let results = [
+        ["parallel.sharded=gradients", "collectives.overlap=true"],
+        ["parallel.sharded=weights", "collectives.overlap=true"],
+        ["parallel.sharded=weights", "collectives.overlap=false"],
+    ];
+    let results = results.map(|[sharded, overlaps]| {
+        let folder = Folder::new();
+        let flags = ["--steps", "4", "--eval-every", "2", "--set", FORMATS[1]];
+        train(&folder, &[&flags[..], &["--set", sharded, "--set", overlaps]].concat()).expect(0);
+        (folder.result(), folder.steps(0)[3].0["evaluation_loss"].clone())
+    });
+    assert_eq!(results[0], results[1]);
+    assert_eq!(results[1], results[2], "without overlap");
 }
 
 /// Streams are delayed at random, differently each time: a missing wait would change a sum.
