@@ -30,20 +30,21 @@ impl Waits<'_, '_> {
         phase
     }
 
-    /// Waits until no part of a range is in flight. Where a device computes, the device waits.
+    /// Waits until no part of a range is in flight: computation has stopped for it at a time, until
+    /// which operations were hidden. Where a device computes, the device waits.
     pub(super) fn wait<E: Element>(
         self,
         moved: Moved,
         buffer: &mut Incoming<'_, E>,
         range: &Range<usize>,
+        stopped: Instant,
     ) -> Result<(), collectives::Error> {
         if !buffer.is_in_flight(range) {
             return Ok(());
         }
         let phase = self.enter();
-        let wait_start = Instant::now();
-        let report = |timing| self.tallies.borrow_mut().add(moved, timing, wait_start);
-        buffer.wait(range, wait_start + self.dimensions.owners.timeout, report)?;
+        let report = |timing| self.tallies.borrow_mut().add(moved, timing, stopped);
+        buffer.wait(range, self.dimensions.owners.deadline(), report)?;
         self.clock.enter(phase);
         Ok(())
     }

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use collectives::{Element, Incoming, Operation};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
@@ -210,7 +211,7 @@ impl<'world, E: Element> EngineWeights<'world, E> {
     ) -> Result<View<'_, E>, Error> {
         match self {
             Self::Whole(weights) => {
-                waits.wait(Moved::Weights, weights, range).map_err(exchange)?;
+                waits.wait(Moved::Weights, weights, range, Instant::now()).map_err(exchange)?;
                 Ok(weights.get(range.clone()))
             }
             Self::Sharded(weights) => weights.segment(range, waits),
@@ -221,7 +222,7 @@ impl<'world, E: Element> EngineWeights<'world, E> {
         match self {
             Self::Whole(weights) => {
                 let all = 0..weights.len();
-                waits.wait(Moved::Weights, weights, &all)
+                waits.wait(Moved::Weights, weights, &all, Instant::now())
             }
             Self::Sharded(weights) => weights.wait_for_all(waits),
         }
@@ -339,7 +340,7 @@ impl WeightSource for ArrivingWeights<'_, '_> {
 mod tests {
     use std::cell::RefCell;
     use std::sync::mpsc;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use collectives::{Collective, Single, Threads};
 
