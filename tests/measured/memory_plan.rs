@@ -59,8 +59,8 @@ impl Case {
     }
 
     /// Four ranks in two dimensions, between which MPI carries everything.
-    fn two_by_two() -> Self {
-        let chosen = ["parallel.data=2", "parallel.shard=2", "parallel.sharded=optimizer"];
+    fn two_by_two(sharded: &'static str) -> Self {
+        let chosen = ["parallel.data=2", "parallel.shard=2", sharded];
         let batch = ["batch.micro_sequences=2", "batch.global_sequences=8"];
         let settings = SIZES.iter().chain(&chosen).chain(&batch).flat_map(|&it| ["--set", it]);
         Self { chosen: chosen.to_vec(), settings: settings.collect(), ranks: 4 }
@@ -158,7 +158,9 @@ fn children(process: u32) -> Vec<u32> {
 fn the_plan_is_within_5_percent_of_the_peak() {
     let mut errors = Vec::new();
     let small = [Case::small(1, "run.threads=8"), Case::small(4, "run.threads=1")];
-    let cases = (0..8).map(Case::new).chain(small).chain([Case::two_by_two()]);
+    let kinds = ["parallel.sharded=optimizer", "parallel.sharded=weights"];
+    let in_two_dimensions = kinds.map(Case::two_by_two);
+    let cases = (0..8).map(Case::new).chain(small).chain(in_two_dimensions);
     for case in cases.filter(|case| case.ranks == 1 || cfg!(feature = "mpi")) {
         let run = case.run();
         assert_eq!(run.planned, case.planned(&[]), "`plan` and record: {:?}", case.chosen);
