@@ -46,11 +46,11 @@ pub(crate) struct ShardedWeights<'world, E: Element> {
 /// Ranges of one bucket.
 #[derive(Debug)]
 struct Placed {
-    /// In the flat weights.
+    /// Range in the flat weights.
     flat: Range<usize>,
-    /// Of this rank's shard, in the bucket.
+    /// Range of this rank's shard in the bucket.
     offsets: Range<usize>,
-    /// Of this rank's shard, in the stored weights.
+    /// Range of this rank's shard in the stored weights.
     stored: Range<usize>,
 }
 

@@ -24,8 +24,8 @@ use crate::{
 /// (control messages, buffers of the host) is the host's backend's.
 ///
 /// All groups of a rank share this stream, in which operations have the order of their submission.
-/// Of the operations of devices, those of different groups too must have the same order on all
-/// ranks: one thread per rank submits them. A group is opened by all of its ranks at the same time,
+/// Operations on devices must have the same order on all ranks, also between groups: one thread per
+/// rank submits them. A group is opened by all of its ranks at the same time,
 /// and waits for them.
 ///
 /// NCCL adds in an order of its own choice, which does not depend on timing.

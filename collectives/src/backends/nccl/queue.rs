@@ -28,7 +28,7 @@ pub(super) struct DeviceQueue {
     /// The communication stream.
     stream: Arc<Stream>,
     pub(super) timeout: Duration,
-    /// Of the world.
+    /// This rank in the world.
     pub(super) rank: usize,
     pub(super) warning: OnceLock<String>,
     state: Mutex<State>,
