@@ -11,6 +11,7 @@ TEST_BUILD_SECONDS := 700
 TEST_UNIT_SECONDS := 300
 TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 2400
+TEST_PARALLEL_SECONDS := 240
 TEST_FAULTY_FILESYSTEM_SECONDS := 150
 TEST_SLOW_LINKS_SECONDS := 60
 TEST_MANIFESTS_SECONDS := 60
@@ -74,11 +75,11 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 MPI_TESTS := $(addprefix --test ,$(filter-out mpijob,$(filter mpi% contract%,$(TEST_TARGETS))))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
-	kubernetes manifests mpijob slow_links slurm,$(TEST_TARGETS)))
+	kubernetes manifests mpijob parallel slow_links slurm,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
-	test-mpijob test-manifests test-api-server test-doc test-cuda-kernels test-cudnn-plans \
-	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-parallel test-faulty-filesystem \
+	test-slow-links test-mpijob test-manifests test-api-server test-doc test-cuda-kernels \
+	test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
 	soak-otlp soak-slurm
 
@@ -115,6 +116,9 @@ test-mpi: test-build ## run the tests of the backends under mpirun
 
 test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 	@$(BUDGET) $@ $(TEST_END_TO_END_SECONDS) $(CARGO_TEST) $(END_TO_END_TESTS)
+
+test-parallel: test-build ## train eight ranks in every layout, lose ranks, change layouts
+	@$(BUDGET) $@ $(TEST_PARALLEL_SECONDS) $(CARGO_TEST) --test parallel
 
 # Mounts a file system: where that is impossible most of its tests are skipped, as tests/skips.toml
 # says.

@@ -4,4 +4,3 @@
 
 mod faults;
 mod launching;
-mod mesh;

@@ -66,13 +66,37 @@ impl Case {
         Self { chosen: chosen.to_vec(), settings: settings.collect(), ranks: 4 }
     }
 
-    /// Planned bytes of all ranks.
-    fn planned(&self, extra: &[&str]) -> u64 {
+    /// A model whose weights dominate, divided among all ranks.
+    #[cfg(feature = "mpi")]
+    fn divided(ranks: usize) -> Self {
+        let settings = [
+            "model.width=512",
+            "model.heads=8",
+            "model.feed_forward=2048",
+            "model.layers=6",
+            "model.vocabulary=4096",
+            "model.context=64",
+            "batch.sequence_tokens=64",
+            "batch.micro_sequences=1",
+            "batch.global_sequences=8",
+            "collectives.bucket_bytes=4MiB",
+            "parallel.sharded=weights",
+        ];
+        let settings = settings.into_iter().flat_map(|setting| ["--set", setting]).collect();
+        Self { chosen: vec!["divided"], settings, ranks }
+    }
+
+    /// Plan of a rank.
+    fn plan(&self, extra: &[&str]) -> Value {
         let ranks = self.ranks.to_string();
         let plan = ["plan", "--json", "--ranks", &ranks];
         let plan = run(&[&plan, &self.settings[..], extra].concat()).expect(0).stdout;
-        let plan = serde_json::from_str::<Value>(&plan).unwrap();
-        plan["total_bytes"].as_u64().unwrap() * self.ranks as u64
+        serde_json::from_str(&plan).unwrap()
+    }
+
+    /// Planned bytes of all ranks.
+    fn planned(&self, extra: &[&str]) -> u64 {
+        self.plan(extra)["total_bytes"].as_u64().unwrap() * self.ranks as u64
     }
 
     /// Trains three steps and saves.
@@ -167,6 +191,32 @@ fn the_plan_is_within_5_percent_of_the_peak() {
         errors.extend(run.error());
     }
     assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
+
+/// Weights, gradients and both moments fall as 1 / ranks, and the memory of the ranks with them.
+#[cfg(feature = "mpi")]
+#[test]
+fn divided_state_is_a_share_of_each_rank() {
+    let state = |ranks: usize| {
+        let items = Case::divided(ranks).plan(&[])["plan"]["items"].clone();
+        let bytes = |name: &str| {
+            let item = items.as_array().unwrap().iter().find(|item| item["name"] == name).unwrap();
+            item["bytes"].as_u64().unwrap()
+        };
+        ["weights", "gradients", "Adam first moment", "Adam second moment"].map(bytes)
+    };
+    let whole = state(1);
+    for ranks in [1, 2, 4, 8] {
+        for (whole, share) in whole.into_iter().zip(state(ranks)) {
+            let padding = share * ranks as u64 - whole;
+            assert!(padding < whole / 1000, "{ranks} ranks: {share} of {whole} bytes");
+        }
+        let Measured { planned, peak, .. } = Case::divided(ranks).run();
+        let ratio = planned as f64 / peak as f64;
+        assert!((ratio - 1.0).abs() < 0.1, "{ranks} ranks: {planned} planned, {peak} measured");
+    }
+    let dominating: u64 = whole.iter().sum();
+    assert!(dominating * 4 > Case::divided(1).planned(&[]) * 3);
 }
 
 /// Ranks hold an imported tensor only once. Here the largest is the embedding table, and a sharded

@@ -6,8 +6,6 @@
 mod determinism;
 mod export;
 #[cfg(feature = "mpi")]
-mod mesh;
-#[cfg(feature = "mpi")]
 mod object_data;
 mod one_process;
 #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,113 @@
+//! Lost ranks in the groups of each dimension and of both: named with their places, and no process
+//! remains.
+
+use std::fs::read_to_string;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use support::{Finished, Folder, finish, mpirun, on_each_rank, supervise};
+
+use crate::layout::Layout;
+
+/// Four ranks in the groups of one dimension, or of both, with sharded weights.
+const LAYOUTS: [Layout; 3] = [
+    Layout { data: 4, shard: 1, sharded: "weights" },
+    Layout { data: 1, shard: 4, sharded: "weights" },
+    Layout { data: 2, shard: 2, sharded: "weights" },
+];
+const RANKS: usize = 4;
+
+/// Arguments of a run that has an operation of each bucket in flight when a fault happens.
+fn arguments(layout: Layout, folder: &Folder, fault: &str) -> Vec<String> {
+    let out = folder.text();
+    let own = ["train", "--out", &out, "--threads", "1", "--deadline", "4s", "--inject", fault];
+    let several = ["--set", support::SEVERAL_BUCKETS].map(str::to_owned);
+    own.map(str::to_owned).into_iter().chain(layout.flags()).chain(several).collect()
+}
+
+/// End of a rank's name in errors, after its host: its place in two dimensions. In one dimension
+/// its number is its place.
+fn place(rank: usize, layout: Layout) -> String {
+    let Layout { data, shard, .. } = layout;
+    match [data, shard] {
+        [_, 1] | [1, _] => ")".to_owned(),
+        _ => format!(", data {}, shard {})", rank / shard, rank % shard),
+    }
+}
+
+/// Fails unless the record says why the run ended, as stderr does.
+#[track_caller]
+fn assert_names(folder: &Folder, finished: &Finished, rank: usize, name: &str) {
+    let record = folder.record();
+    let reason = &record["reason"];
+    assert_eq!(record["exit_code"], 5, "{reason:#}");
+    assert_eq!(reason["rank"], rank, "{reason:#}");
+    assert!(reason["text"].as_str().unwrap().contains(name), "{reason:#}");
+    assert!(finished.stderr.contains(name), "no {name:?} in {finished:?}");
+    let report = support::run(&["report", &folder.text()]).stdout;
+    assert!(report.contains(&format!("rank {rank} (")), "{report}");
+}
+
+/// Fails if a process of a run remains. A launcher may end shortly before a process that it killed.
+#[track_caller]
+fn assert_all_gone(folder: &Folder) {
+    let end = Instant::now() + Duration::from_secs(20);
+    for rank in folder.record()["ranks"].as_array().unwrap() {
+        let status = format!("/proc/{}/status", rank["pid"]);
+        let is_running = || read_to_string(&status).is_ok_and(|text| text.contains("VmRSS:"));
+        while is_running() {
+            assert!(Instant::now() < end, "process {} remains", rank["pid"]);
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_place_by_its_peers() {
+    for layout in LAYOUTS {
+        let folder = Folder::new();
+        let start = Instant::now();
+        let arguments = arguments(layout, &folder, "kill@step=5,rank=3");
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let each = on_each_rank(RANKS, &arguments, &[]);
+        assert_eq!(each.codes, "137\n5\n5\n5\n", "{layout}: {:?}", each.finished);
+        assert!(start.elapsed() < Duration::from_secs(60), "{layout}: {:?}", start.elapsed());
+        assert_names(&folder, &each.finished, 3, &place(3, layout));
+        assert_all_gone(&folder);
+    }
+}
+
+/// Trains until a fault ends the run, which names the rank with its place.
+#[track_caller]
+fn assert_named(fault: &str, rank: usize, why: &str) {
+    for layout in LAYOUTS {
+        let folder = Folder::new();
+        let arguments = arguments(layout, &folder, &format!("{fault}@step=5,rank={rank}"));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let ended = finish(mpirun(RANKS, &arguments)).expect(5);
+        assert_names(&folder, &ended, rank, &format!("{}: {why}", place(rank, layout)));
+        assert_all_gone(&folder);
+    }
+}
+
+#[test]
+fn a_frozen_rank_is_named_with_its_place() {
+    assert_named("freeze", 2, "silent");
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_with_its_place() {
+    assert_named("hang", 1, "not arrived");
+}
+
+#[test]
+fn a_supervisor_names_a_killed_rank_with_its_place() {
+    let layout = LAYOUTS[2];
+    let folder = Folder::new();
+    let arguments = arguments(layout, &folder, "kill@step=5,rank=1");
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let killed = finish(supervise(&["--ranks-per-node", "4"], &arguments)).expect(5);
+    killed.expect_stderr(&["rank 1 (data 0, shard 1)", "ended first"]);
+    assert_eq!(folder.record()["reason"]["rank"], 1);
+    assert_all_gone(&folder);
+}
