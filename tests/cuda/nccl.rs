@@ -214,7 +214,8 @@ fn communication_is_recorded_as_nccl_s() {
 
 #[test]
 fn a_killed_run_resumes_to_the_same_bits() {
-    for shards in ["parallel.sharded=none", "parallel.sharded=optimizer"] {
+    for kind in ["none", "optimizer", "weights"] {
+        let shards = &format!("parallel.sharded={kind}");
         let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
         let flags = [&["--steps", "6", "--set", shards][..], &saves].concat();
         let [whole, killed] = [(); 2].map(|()| Folder::new());
@@ -225,6 +226,21 @@ fn a_killed_run_resumes_to_the_same_bits() {
         assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4, "{shards}");
         assert_eq!(whole.result(), killed.result(), "{shards}");
     }
+}
+
+/// Saves copy the state of a device while windows of weights are gathered and updates are computed.
+#[test]
+fn saves_beside_training_change_no_bit_of_sharded_weights() {
+    let flags = ["--steps", "6", "--set", FORMATS[1], "--set", "parallel.sharded=weights"];
+    let [whole, killed] = [(); 2].map(|()| Folder::new());
+    train(&whole, &flags).expect(0);
+    let saves = [&flags[..], &["--checkpoint-every", "1steps"]].concat();
+    let kill = [&saves[..], &["--inject", "kill@step=6,rank=0"]].concat();
+    assert_ne!(train(&killed, &kill).code, 0);
+    train(&killed, &saves).expect(0);
+    let resumed = killed.record()["attempts"][1]["resumed_after_step"].as_u64();
+    assert!(resumed >= Some(1), "{resumed:?}");
+    assert_eq!(whole.result(), killed.result());
 }
 
 /// NCCL notices that the process is gone; the launcher does not end the surviving one.
