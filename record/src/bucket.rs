@@ -18,9 +18,10 @@ pub struct BucketRecord {
     pub mean_ms: f64,
     /// Shortest time in flight.
     pub least_ms: f64,
-    /// Part of the mean that overlaps with computation on the rank.
+    /// Part of the mean in which the rank computed: it waited neither for this bucket nor for
+    /// another one.
     pub hidden_ms: f64,
-    /// Part of the mean for which the rank waited.
+    /// Mean time in which the rank waited for the bucket.
     pub exposed_ms: f64,
     /// Algorithm bandwidth: `bytes` over the mean.
     pub algbw_bytes_per_second: f64,

@@ -19,6 +19,7 @@ mod exit_code;
 pub mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+mod former_settings;
 pub mod golden;
 mod goodput;
 pub mod hardware;

@@ -27,7 +27,7 @@ use crate::sections::{
 };
 use crate::tuned_products::TunedProducts;
 use crate::unusable::{MEASURED_STEPS_MIN, Unusable};
-use crate::{json, seal};
+use crate::{former_settings, json, seal};
 
 /// Version of the record's schema. A reader refuses other versions.
 pub const SCHEMA: u32 = 4;
@@ -51,8 +51,10 @@ pub struct Record {
     pub reason: Option<Reason>,
     /// Workload that was computed.
     pub workload: WorkloadRecord,
-    /// The settings outside the workload: `[run] [collectives] [checkpoint] [telemetry]`; and
-    /// `initial_weights`, their source if they were not initialised from the seed.
+    /// The settings outside the workload: `[run] [parallel] [collectives] [checkpoint]
+    /// [telemetry]`; and `initial_weights`, their source if they were not initialised from the
+    /// seed.
+    #[serde(deserialize_with = "former_settings::deserialize")]
     pub run: serde_json::Value,
     /// Cluster job of the run; `null` outside a cluster.
     #[serde(default)]

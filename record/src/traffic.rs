@@ -19,9 +19,11 @@ pub struct DimensionTraffic {
     pub bytes_per_step: f64,
     /// Time in which at least one of the operations was in flight.
     pub total_ms: f64,
-    /// Part of that time that overlaps with computation on the rank.
+    /// Part of that time in which the rank computed: it waited neither for one of these operations
+    /// nor for another one.
     pub hidden_ms: f64,
-    /// Part of that time for which the rank waited.
+    /// Time in which the rank computed nothing because it waited for one of the operations. No
+    /// instant is in that of two operations: the sum is the time of waiting for data.
     pub exposed_ms: f64,
     /// Bus bandwidth: `bytes_per_step` over `total_ms`.
     pub busbw_bytes_per_second: f64,

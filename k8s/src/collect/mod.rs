@@ -312,6 +312,20 @@ mod tests {
     }
 
     #[test]
+    fn a_sharded_optimizer_of_an_earlier_version_is_the_setting_of_today() {
+        let mut run = run("n2", 2, 1.0);
+        run.record.run["run"]["shard_optimizer"] = true.into();
+        let bytes = serde_json::to_vec(&run.record.sealed()).unwrap();
+        run.record = Record::parse(std::path::Path::new("record.json"), &bytes).unwrap();
+        let mut defaults = defaults();
+        defaults["parallel"] = serde_json::json!({
+            "data": 1, "shard": 0, "sharded": "none", "gather_ahead": 1, "reshard": true,
+        });
+        let collection = Collection::of(&found([run]), &[], &defaults);
+        assert_eq!(collection.runs[0].settings, ["parallel.sharded=optimizer"]);
+    }
+
+    #[test]
     fn the_table_names_what_is_not_there() {
         let mut failed = run("n2", 2, 1.0);
         failed.record.status = Status::Failed;

@@ -38,7 +38,7 @@ pub struct StepSample {
     pub phases: PhaseTimes,
     /// Nanoseconds in which at least one bucket was in flight, hidden or not.
     pub comm_total_ns: u64,
-    /// The part of `comm_total_ns` that was hidden behind computation.
+    /// The part of `comm_total_ns` that was hidden behind computation: the rank did not wait.
     pub comm_hidden_ns: u64,
     /// Nanoseconds from the start of the first reduction to the end of backward; 0 if it started
     /// later.

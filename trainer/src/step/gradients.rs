@@ -266,12 +266,11 @@ impl BucketReducer<'_, '_> {
 
     /// Prepares the window of a bucket for backward.
     fn open(&mut self, bucket: usize) -> Result<(), Error> {
-        let stopped = Instant::now();
         let window = self.gradients.buckets[bucket].window.clone();
         for other in 0..self.gradients.buckets.len() {
             let taken = &self.gradients.buckets[other].window;
             if taken.start < window.end && window.start < taken.end {
-                self.complete_reduction(other, stopped)?;
+                self.complete_reduction(other)?;
             }
         }
         let Gradients { windows, buckets, sums: held, .. } = &mut *self.gradients;
@@ -297,16 +296,16 @@ impl BucketReducer<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the reduction of a bucket, if it has started, for which backward has stopped at a
-    /// time. Takes this rank's part out of the window if that is used in turn.
-    fn complete_reduction(&mut self, bucket: usize, stopped: Instant) -> Result<(), Error> {
+    /// Waits for the reduction of a bucket, if it has started. Takes this rank's part out of the
+    /// window if that is used in turn.
+    fn complete_reduction(&mut self, bucket: usize) -> Result<(), Error> {
         let Gradients { windows, buckets, sums: held, .. } = &mut *self.gradients;
         let count = buckets.len();
         let Bucket { window, part, held: range, state, .. } = &mut buckets[bucket];
         let BucketState::Reducing { sums } = *state else { return Ok(()) };
         let StepContext { waits, ops, .. } = self.step;
         waits.clock.progress().waits_for(bucket + 1, count);
-        waits.wait(Moved::Gradients, windows, window, stopped).map_err(exchange)?;
+        waits.wait(Moved::Gradients, windows, window).map_err(exchange)?;
         waits.clock.progress().waits_for(0, count);
         *state = BucketState::Idle;
         if let Some(held) = held {
@@ -331,8 +330,7 @@ impl BucketReducer<'_, '_> {
     /// Starts the remaining reductions and waits for all: the exposed communication. A device waits
     /// for them by itself, and the vote settles its reductions.
     fn finish(&mut self) -> Outcome<()> {
-        let backward_end = Instant::now();
-        self.step.waits.clock.enter(Phase::CommExposed);
+        self.step.waits.stop();
         let buckets = self.gradients.buckets.len();
         for bucket in 0..buckets {
             if self.gradients.buckets[bucket].state == BucketState::Open {
@@ -340,7 +338,7 @@ impl BucketReducer<'_, '_> {
             }
         }
         for bucket in 0..buckets {
-            self.complete_reduction(bucket, backward_end)?;
+            self.complete_reduction(bucket)?;
         }
         Ok(())
     }
@@ -365,11 +363,16 @@ impl StepSink for BucketReducer<'_, '_> {
         if self.step.inspects {
             self.inspect(bucket)?;
         }
-        let stopped = Instant::now();
-        if self.gradients.overlaps || is_shared {
-            self.start(bucket)?;
+        if self.gradients.overlaps {
+            return self.start(bucket);
         }
-        if self.gradients.overlaps { Ok(()) } else { self.complete_reduction(bucket, stopped) }
+        if is_shared {
+            let phase = self.step.waits.stop();
+            self.start(bucket)?;
+            self.complete_reduction(bucket)?;
+            self.step.waits.clock.enter(phase);
+        }
+        Ok(())
     }
 
     fn enter(&mut self, pass: Pass) {

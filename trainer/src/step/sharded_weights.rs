@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use collectives::{Element, Incoming, Operation};
 use device::{Allocator, Device, View, ViewMut};
@@ -110,8 +109,8 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
     /// Waits until no weights are in flight.
     pub(super) fn wait_for_all(&mut self, waits: Waits<'_, '_>) -> Result<(), collectives::Error> {
         let Self { shards, windows, .. } = self;
-        waits.wait(Moved::Weights, shards, &(0..shards.len()), Instant::now())?;
-        waits.wait(Moved::Windows, windows, &(0..windows.len()), Instant::now())
+        waits.wait(Moved::Weights, shards, &(0..shards.len()))?;
+        waits.wait(Moved::Windows, windows, &(0..windows.len()))
     }
 
     /// Releases all windows, because stored weights are about to change. No weights may be in
@@ -151,27 +150,21 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         range: &Range<usize>,
         waits: Waits<'_, '_>,
     ) -> Result<View<'_, E>, Error> {
-        let stopped = Instant::now();
         let bucket = self.buckets.partition_point(|bucket| bucket.flat.end <= range.start);
         let plan = Arc::clone(&self.plan);
         let is_current = |position: usize| plan.uses[position].bucket == bucket;
         let position = match self.position.filter(|&position| is_current(position)) {
             Some(position) => position,
-            None => self.advance(bucket, waits, stopped)?,
+            None => self.advance(bucket, waits)?,
         };
         let window = plan.uses[position].window.clone();
-        waits.wait(Moved::Windows, &mut self.windows, &window, stopped).map_err(exchange)?;
+        waits.wait(Moved::Windows, &mut self.windows, &window).map_err(exchange)?;
         let start = window.start + range.start - self.buckets[bucket].flat.start;
         Ok(self.windows.get(start..start + range.len()))
     }
 
     /// Proceeds to the next use: releases windows, and starts to gather what comes next.
-    fn advance(
-        &mut self,
-        bucket: usize,
-        waits: Waits<'_, '_>,
-        stopped: Instant,
-    ) -> Result<usize, Error> {
+    fn advance(&mut self, bucket: usize, waits: Waits<'_, '_>) -> Result<usize, Error> {
         let plan = Arc::clone(&self.plan);
         let position = self.position.map_or(0, |position| position + 1);
         let (end, follows) = match self.reads {
@@ -186,14 +179,14 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
             let Some(range) = window.clone() else { continue };
             let is_kept = |kept: &Use| kept.bucket == bucket && kept.window == range;
             if plan.releases && !resident().any(is_kept) {
-                waits.wait(Moved::Windows, &mut self.windows, &range, stopped).map_err(exchange)?;
+                waits.wait(Moved::Windows, &mut self.windows, &range).map_err(exchange)?;
                 *window = None;
             }
         }
         for next in resident() {
             if self.resident[next.bucket].is_none() {
                 let stored = &self.buckets[next.bucket].stored;
-                waits.wait(Moved::Weights, &mut self.shards, stored, stopped).map_err(exchange)?;
+                waits.wait(Moved::Weights, &mut self.shards, stored).map_err(exchange)?;
                 self.gather(next)?;
             }
         }

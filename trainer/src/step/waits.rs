@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Instant;
 
-use collectives::{Element, Incoming};
+use collectives::{Element, Incoming, Interval};
 
 use crate::mesh::Dimensions;
 use crate::timing::phase::PhaseClock;
@@ -20,30 +20,35 @@ pub(crate) struct Waits<'step, 'world> {
 }
 
 impl Waits<'_, '_> {
-    /// Enters the phase of a wait, and returns the phase before it. Those of an evaluation are a
-    /// part of it, as an evaluation is no part of a step.
-    fn enter(self) -> Phase {
+    /// Stops computing: enters the phase of a wait, and returns the phase before it. Those of an
+    /// evaluation are a part of it, as an evaluation is no part of a step.
+    pub(super) fn stop(self) -> Phase {
         let phase = self.clock.phase();
-        if phase != Phase::Eval {
+        if ![Phase::Eval, Phase::CommExposed].contains(&phase) {
             self.clock.enter(Phase::CommExposed);
         }
         phase
     }
 
-    /// Waits until no part of a range is in flight: computation has stopped for it at a time, until
-    /// which operations were hidden. Where a device computes, the device waits.
+    /// Waits until no part of a range is in flight. The time since computation has stopped is that
+    /// of the operation which is waited for. Where a device computes, the device waits.
     pub(super) fn wait<E: Element>(
         self,
         moved: Moved,
         buffer: &mut Incoming<'_, E>,
         range: &Range<usize>,
-        stopped: Instant,
     ) -> Result<(), collectives::Error> {
         if !buffer.is_in_flight(range) {
             return Ok(());
         }
-        let phase = self.enter();
-        let report = |timing| self.tallies.borrow_mut().add(moved, timing, stopped);
+        let phase = self.stop();
+        let has_stopped = phase == Phase::CommExposed;
+        let mut started = if has_stopped { self.clock.since() } else { Instant::now() };
+        let report = |timing| {
+            let ended = Instant::now();
+            self.tallies.borrow_mut().add(moved, timing, Interval { started, ended });
+            started = ended;
+        };
         buffer.wait(range, self.dimensions.owners.deadline(), report)?;
         self.clock.enter(phase);
         Ok(())
@@ -52,7 +57,7 @@ impl Waits<'_, '_> {
     /// Waits until the device, if one computes, has received all data that was waited for: with a
     /// deadline, unlike later waits for the device.
     pub(super) fn settle(self) -> Result<(), collectives::Error> {
-        let phase = self.enter();
+        let phase = self.stop();
         let report = &mut |settled| self.tallies.borrow_mut().add_settled(settled);
         self.dimensions.settle(report)?;
         self.clock.enter(phase);

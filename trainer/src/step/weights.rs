@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use collectives::{Element, Incoming, Operation};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
@@ -211,7 +210,7 @@ impl<'world, E: Element> EngineWeights<'world, E> {
     ) -> Result<View<'_, E>, Error> {
         match self {
             Self::Whole(weights) => {
-                waits.wait(Moved::Weights, weights, range, Instant::now()).map_err(exchange)?;
+                waits.wait(Moved::Weights, weights, range).map_err(exchange)?;
                 Ok(weights.get(range.clone()))
             }
             Self::Sharded(weights) => weights.segment(range, waits),
@@ -222,7 +221,7 @@ impl<'world, E: Element> EngineWeights<'world, E> {
         match self {
             Self::Whole(weights) => {
                 let all = 0..weights.len();
-                waits.wait(Moved::Weights, weights, &all, Instant::now())
+                waits.wait(Moved::Weights, weights, &all)
             }
             Self::Sharded(weights) => weights.wait_for_all(waits),
         }
@@ -340,7 +339,7 @@ impl WeightSource for ArrivingWeights<'_, '_> {
 mod tests {
     use std::cell::RefCell;
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use collectives::{Collective, Single, Threads};
 

@@ -1,17 +1,19 @@
 //! Communication of one step, and the part of it that was hidden behind computation.
 
 use std::mem;
-use std::time::Instant;
 
 use collectives::{Collective, Dimension, Dimensions, Interval, Operation, StageTiming, Timing};
 use record::{BucketRecord, DimensionTraffic};
+
+use super::intervals::{Intervals, between_ns};
 
 /// Communication of one step. An operation counts in the step that waits for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Communication {
     /// Time in which at least one bucket was in flight.
     pub total_ns: u64,
-    /// Part of the total that was hidden behind backward, the update of other buckets, and forward.
+    /// Part of the total in which this rank did not wait: hidden behind backward, the update of
+    /// other buckets, and forward.
     pub hidden_ns: u64,
     /// Time from the start of the first reduction to the first wait for one, at the end of backward
     /// unless gradients are sharded; 0 if it started later.
@@ -43,27 +45,32 @@ pub(crate) struct BucketTotals {
     pub(crate) total_ns: u64,
     /// Shortest of those times.
     pub(crate) least_ns: u64,
-    /// Part of the total before the wait for it.
+    /// Part of the total in which the rank waited for no bucket at all.
     pub(crate) hidden_ns: u64,
+    /// Time in which the rank waited for one of these.
+    pub(crate) exposed_ns: u64,
 }
 
 impl BucketTotals {
     fn new(bytes: u64) -> Self {
-        Self { bytes, count: 0, total_ns: 0, least_ns: u64::MAX, hidden_ns: 0 }
+        Self { bytes, count: 0, total_ns: 0, least_ns: u64::MAX, hidden_ns: 0, exposed_ns: 0 }
     }
 
-    fn add(&mut self, timing: Timing, wait_start: Instant) {
-        let until = |end: Instant| end.saturating_duration_since(timing.started).as_nanos() as u64;
+    /// Adds a bucket of a rank that stopped at these times, for this or for others.
+    fn add(&mut self, WaitedFor { timing, wait }: WaitedFor, waits: &Intervals) {
+        let Timing { started, ended, .. } = timing;
+        let elapsed_ns = between_ns(started, ended);
         self.count += 1;
-        self.total_ns += until(timing.ended);
-        self.least_ns = self.least_ns.min(until(timing.ended));
-        self.hidden_ns += until(timing.ended.min(wait_start));
+        self.total_ns += elapsed_ns;
+        self.least_ns = self.least_ns.min(elapsed_ns);
+        self.hidden_ns += waits.outside_ns(Interval { started, ended });
+        self.exposed_ns += between_ns(wait.started, wait.ended);
     }
 
     /// Returns times and bandwidths of such a bucket, in a world of so many ranks.
     fn record(&self, operation: Operation, world: usize) -> BucketRecord {
-        let mean_ms = self.total_ns as f64 / self.count as f64 / 1e6;
-        let hidden_ms = self.hidden_ns as f64 / self.count as f64 / 1e6;
+        let mean = |sum_ns: u64| sum_ns as f64 / self.count as f64 / 1e6;
+        let mean_ms = mean(self.total_ns);
         let algbw = self.bytes as f64 / (mean_ms / 1e3).max(1e-9);
         BucketRecord {
             operation: name(operation).to_owned(),
@@ -71,8 +78,8 @@ impl BucketTotals {
             bytes: self.bytes,
             mean_ms,
             least_ms: self.least_ns as f64 / 1e6,
-            hidden_ms,
-            exposed_ms: mean_ms - hidden_ms,
+            hidden_ms: mean(self.hidden_ns),
+            exposed_ms: mean(self.exposed_ns),
             algbw_bytes_per_second: algbw,
             busbw_bytes_per_second: algbw * operation.bus_factor(world),
         }
@@ -89,31 +96,22 @@ fn name(operation: Operation) -> &'static str {
     }
 }
 
-/// Time in which any of some operations was in flight.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct InFlight {
-    total_ns: u64,
-    /// Part of the total before the wait for the operation.
-    hidden_ns: u64,
-    /// End of the last interval that was counted.
-    counted_until: Option<Instant>,
+/// Operation that the rank has waited for.
+#[derive(Debug, Clone, Copy)]
+struct WaitedFor {
+    timing: Timing,
+    /// Time in which the rank, or its device, computed nothing because of the operation.
+    wait: Interval,
 }
 
-impl InFlight {
-    /// Adds one operation, in the order in which they were started. Where they overlap in time, the
-    /// overlap counts once.
-    pub(crate) fn add(&mut self, Interval { started, ended }: Interval, wait_start: Instant) {
-        let from = self.counted_until.map_or(started, |until| until.max(started));
-        let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
-        self.total_ns += until(ended);
-        self.hidden_ns += until(ended.min(wait_start));
-        self.counted_until = Some(from.max(ended));
-    }
-
-    /// Returns the communication of so many bytes.
-    pub(crate) fn of_step(self, bytes: u64, first_bucket_lead_ns: u64) -> Communication {
-        let Self { total_ns, hidden_ns, .. } = self;
-        Communication { total_ns, hidden_ns, first_bucket_lead_ns, bytes }
+impl WaitedFor {
+    /// Returns the part of the wait for a stage: all before the first one ends, and from the start
+    /// of the last one on. Those of all stages add up to the wait.
+    fn for_stage(&self, Interval { started, ended }: Interval) -> u64 {
+        let Self { timing, wait } = self;
+        let from = if started == timing.started { wait.started } else { started.max(wait.started) };
+        let to = if ended == timing.ended { wait.ended } else { ended.min(wait.ended) };
+        between_ns(from, to)
     }
 }
 
@@ -122,6 +120,8 @@ impl InFlight {
 struct Traffic {
     dimension: Dimension,
     operation: Operation,
+    /// Times that are not counted yet.
+    in_flight: Intervals,
     /// Sums of this step.
     step: TrafficSums,
     /// Sums of all steps but the first ones.
@@ -132,47 +132,57 @@ struct Traffic {
 struct TrafficSums {
     operations: u64,
     sent_bytes: u64,
-    in_flight: InFlight,
+    total_ns: u64,
+    hidden_ns: u64,
+    exposed_ns: u64,
 }
 
 impl Traffic {
     fn new(dimension: Dimension, operation: Operation) -> Self {
         let [step, total] = [TrafficSums::default(); 2];
-        Self { dimension, operation, step, total }
+        Self { dimension, operation, in_flight: Intervals::default(), step, total }
     }
 
-    fn add(&mut self, stage: StageTiming, wait_start: Instant) {
+    fn add(&mut self, stage: StageTiming, exposed_ns: u64) {
         self.step.operations += 1;
         self.step.sent_bytes += stage.sent_bytes();
-        self.step.in_flight.add(stage.interval, wait_start);
+        self.step.exposed_ns += exposed_ns;
+        self.in_flight.add(stage.interval);
+    }
+
+    /// Counts the time in flight of a rank that waited at these times.
+    fn count(&mut self, waits: &Intervals) {
+        self.in_flight.unite();
+        self.step.total_ns += self.in_flight.total_ns();
+        self.step.hidden_ns += self.in_flight.without_ns(waits);
+        self.in_flight.clear();
     }
 
     /// Ends a step.
     fn end_step(&mut self, is_counted: bool) {
-        let TrafficSums { operations, sent_bytes, in_flight } = mem::take(&mut self.step);
+        let step = mem::take(&mut self.step);
         if is_counted {
-            self.total.operations += operations;
-            self.total.sent_bytes += sent_bytes;
-            self.total.in_flight.total_ns += in_flight.total_ns;
-            self.total.in_flight.hidden_ns += in_flight.hidden_ns;
+            self.total.operations += step.operations;
+            self.total.sent_bytes += step.sent_bytes;
+            self.total.total_ns += step.total_ns;
+            self.total.hidden_ns += step.hidden_ns;
+            self.total.exposed_ns += step.exposed_ns;
         }
     }
 
     /// Returns the mean of so many steps.
     fn record(&self, steps: u64) -> DimensionTraffic {
-        let TrafficSums { operations, sent_bytes, in_flight } = self.total;
+        let TrafficSums { operations, sent_bytes, total_ns, hidden_ns, exposed_ns } = self.total;
         let per_step = |sum: u64| sum as f64 / steps as f64;
-        let total_ms = per_step(in_flight.total_ns) / 1e6;
-        let hidden_ms = per_step(in_flight.hidden_ns) / 1e6;
         let traffic = DimensionTraffic {
             dimension: self.dimension.name.to_owned(),
             ranks: self.dimension.ranks,
             operation: name(self.operation).to_owned(),
             operations_per_step: per_step(operations),
             bytes_per_step: per_step(sent_bytes),
-            total_ms,
-            hidden_ms,
-            exposed_ms: total_ms - hidden_ms,
+            total_ms: per_step(total_ns) / 1e6,
+            hidden_ms: per_step(hidden_ns) / 1e6,
+            exposed_ms: per_step(exposed_ns) / 1e6,
             busbw_bytes_per_second: 0.0,
         };
         traffic.with_bandwidth()
@@ -202,6 +212,8 @@ pub(crate) struct CommunicationTally {
     buckets: Vec<BucketTotals>,
     /// Traffic by dimension and operation, in the order of the first stages.
     traffic: Vec<Traffic>,
+    /// Buckets that were waited for and are not counted yet.
+    uncounted: Vec<WaitedFor>,
     /// Number of buckets that were waited for in this step.
     waited: usize,
     /// Number of steps before this one.
@@ -220,44 +232,52 @@ impl CommunicationTally {
             first_bucket_lead_ns: 0,
             buckets: Vec::new(),
             traffic: Vec::new(),
+            uncounted: Vec::new(),
             waited: 0,
             steps: 0,
             trace: None,
         }
     }
 
-    /// Adds one bucket, in the order in which buckets were started. The time before `wait_start`,
-    /// when the wait for it began, was hidden.
-    pub(crate) fn add(&mut self, timing: Timing, wait_start: Instant) {
-        let Timing { started, bytes, .. } = timing;
+    /// Adds one bucket, and the wait for it.
+    pub(crate) fn add(&mut self, timing: Timing, wait: Interval) {
         if self.waited == 0 {
-            let lead = wait_start.saturating_duration_since(started);
-            self.first_bucket_lead_ns = lead.as_nanos() as u64;
+            self.first_bucket_lead_ns = between_ns(timing.started, wait.started);
         }
-        self.bytes += bytes as u64;
+        self.bytes += timing.bytes as u64;
         if let Some(trace) = &mut self.trace {
             trace.push(BucketSpan { bucket: self.waited, timing });
         }
         self.waited += 1;
-        self.add_bucket(timing, wait_start);
-        for stage in timing.stages(self.operation, self.dimensions) {
-            self.add_stage(stage, wait_start);
-        }
+        self.uncounted.push(WaitedFor { timing, wait });
     }
 
-    fn add_bucket(&mut self, timing: Timing, wait_start: Instant) {
-        let bytes = timing.bytes as u64;
+    /// Counts the buckets since the last call, of a rank that waited at these times.
+    pub(crate) fn count(&mut self, waits: &Intervals) {
+        for index in 0..self.uncounted.len() {
+            let bucket = self.uncounted[index];
+            self.count_bucket(bucket, waits);
+            for stage in bucket.timing.stages(self.operation, self.dimensions) {
+                self.traffic_of(stage).add(stage, bucket.for_stage(stage.interval));
+            }
+        }
+        self.uncounted.clear();
+        self.traffic.iter_mut().for_each(|traffic| traffic.count(waits));
+    }
+
+    fn count_bucket(&mut self, bucket: WaitedFor, waits: &Intervals) {
+        let bytes = bucket.timing.bytes as u64;
         let known = self.buckets.iter().position(|bucket| bucket.bytes == bytes);
         let index = known.unwrap_or_else(|| {
             self.buckets.push(BucketTotals::new(bytes));
             self.buckets.len() - 1
         });
         if self.steps >= STEPS_NOT_COUNTED {
-            self.buckets[index].add(timing, wait_start);
+            self.buckets[index].add(bucket, waits);
         }
     }
 
-    fn add_stage(&mut self, stage: StageTiming, wait_start: Instant) {
+    fn traffic_of(&mut self, stage: StageTiming) -> &mut Traffic {
         let StageTiming { dimension, operation, .. } = stage;
         let is_same = |it: &Traffic| (it.dimension, it.operation) == (dimension, operation);
         let known = self.traffic.iter().position(is_same);
@@ -265,7 +285,7 @@ impl CommunicationTally {
             self.traffic.push(Traffic::new(dimension, operation));
             self.traffic.len() - 1
         });
-        self.traffic[index].add(stage, wait_start);
+        &mut self.traffic[index]
     }
 
     /// Ends a step, and begins the next one.
@@ -288,6 +308,7 @@ impl CommunicationTally {
 
     /// Leaves out the communication since the last step, which is no part of one.
     pub(crate) fn discard(&mut self) {
+        self.uncounted.clear();
         self.end_step(false);
         self.bytes = 0;
         self.first_bucket_lead_ns = 0;
@@ -324,7 +345,7 @@ impl CommunicationTally {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use collectives::Single;
 
@@ -338,14 +359,18 @@ mod tests {
     fn buckets_of_each_size_are_counted_by_themselves_after_the_first_steps() {
         let zero = Instant::now();
         let at = |ms| zero + Duration::from_millis(ms);
+        let between = |from, to| Interval { started: at(from), ended: at(to) };
         let timing =
             |from, to, bytes| Timing { started: at(from), ended: at(to), bytes, outer: None };
         let mut tally = tally(Operation::AllReduceSum);
         for step in 0..4 {
             let slow = if step < 2 { 500 } else { step };
-            tally.add(timing(0, 10 + slow, 64), at(4));
-            tally.add(timing(2, 8, 32), at(15));
-            tally.add(timing(3, 9, 32), at(15));
+            let mut waits = Intervals::default();
+            waits.add(between(4, 10 + slow));
+            tally.add(timing(0, 10 + slow, 64), between(4, 10 + slow));
+            tally.add(timing(2, 8, 32), between(600, 600));
+            tally.add(timing(3, 4, 32), between(600, 600));
+            tally.count(&waits);
             tally.begin_step();
         }
         let [first, second] = tally.buckets[..] else { panic!() };
@@ -355,10 +380,12 @@ mod tests {
             total_ns: 25_000_000,
             least_ns: 12_000_000,
             hidden_ns: 8_000_000,
+            exposed_ns: 17_000_000,
         };
         assert_eq!(first, expected);
         assert_eq!((second.bytes, second.count), (32, 4));
-        assert_eq!(second.hidden_ns, 24_000_000, "hidden altogether");
+        let counted = [second.total_ns, second.hidden_ns, second.exposed_ns];
+        assert_eq!(counted, [14_000_000, 6_000_000, 0], "the rank waited for the first meanwhile");
     }
 
     #[test]
@@ -369,6 +396,7 @@ mod tests {
             total_ns: 4_000_000,
             least_ns: 1_500_000,
             hidden_ns: 3_000_000,
+            exposed_ns: 1_000_000,
         };
         let of = |operation| totals.record(operation, 4);
         let reduced = of(Operation::AllReduceSum);
@@ -396,16 +424,27 @@ mod tests {
             bytes: 800,
             outer: Some(Interval { started: at(middle), ended: at(to) }),
         };
-        tally.add(timing(0, 1, 2), at(0));
+        let between = |from, to| Interval { started: at(from), ended: at(to) };
+        tally.add(timing(0, 1, 2), between(0, 2));
         tally.discard();
         for step in 0..4 {
             let slow = if step < 2 { 500 } else { 0 };
-            tally.add(timing(0, 10, 30 + slow), at(20));
-            tally.add(timing(5, 20, 40 + slow), at(20));
+            let operations = [
+                // The first half of this wait is for the stage over shard groups.
+                (timing(2, 10, 30 + slow), between(0, 20)),
+                (timing(5, 20, 40 + slow), between(25, 45 + slow)),
+            ];
+            let mut waits = Intervals::default();
+            for (timing, wait) in operations {
+                waits.add(wait);
+                tally.add(timing, wait);
+            }
+            waits.unite();
+            tally.count(&waits);
             tally.begin_step();
         }
-        tally.add(timing(0, 10, 20), at(0)); // waited for after the last step
-        let expected = |name: &str, ranks, bytes_per_step, total_ms, hidden_ms| {
+        tally.add(timing(0, 10, 20), between(0, 20)); // waited for after the last step
+        let expected = |name: &str, ranks, bytes_per_step, [total_ms, hidden_ms, exposed_ms]: [f64; 3]| {
             let traffic = DimensionTraffic {
                 dimension: name.to_owned(),
                 ranks,
@@ -414,14 +453,14 @@ mod tests {
                 bytes_per_step,
                 total_ms,
                 hidden_ms,
-                exposed_ms: total_ms - hidden_ms,
+                exposed_ms,
                 busbw_bytes_per_second: 0.0,
             };
             traffic.with_bandwidth()
         };
         let found: Vec<_> = tally.traffic().collect();
-        let shard = expected("shard", 4, 2.0 * 600.0, 20.0, 20.0);
-        let data = expected("data", 2, 2.0 * 100.0, 30.0, 10.0);
+        let shard = expected("shard", 4, 2.0 * 600.0, [18.0, 0.0, 10.0]);
+        let data = expected("data", 2, 2.0 * 100.0, [30.0, 5.0, 10.0 + 20.0]);
         assert_eq!(found, [shard, data]);
     }
 }

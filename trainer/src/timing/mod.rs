@@ -3,6 +3,7 @@
 
 pub mod communication;
 mod device_timeline;
+mod intervals;
 pub mod phase;
 pub(crate) mod probe;
 pub(crate) mod profile;

@@ -133,6 +133,11 @@ impl PhaseClock {
         self.phase.get()
     }
 
+    /// Returns the time at which the current phase was entered.
+    pub(crate) fn since(&self) -> Instant {
+        self.since.get()
+    }
+
     /// Ends the step. Returns its times on the host, or with a device those of the step before,
     /// unless there is none or they were returned: nothing waits for the device.
     pub fn finish_step(&mut self) -> Option<StepTime> {

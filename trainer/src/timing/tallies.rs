@@ -1,12 +1,10 @@
 //! Tallies of a rank's communication, by what is moved.
 
-use std::mem;
-use std::time::Instant;
-
 use collectives::{Interval, Operation, Settled, Timing};
 use record::{BucketRecord, DimensionTraffic};
 
-use super::communication::{Communication, CommunicationTally, InFlight};
+use super::communication::{Communication, CommunicationTally};
+use super::intervals::Intervals;
 use crate::mesh::{DATA_NAME, Dimensions};
 
 /// Data that moves between ranks in a step.
@@ -27,8 +25,10 @@ pub(crate) struct Tallies {
     pub(crate) weights: CommunicationTally,
     pub(crate) windows: CommunicationTally,
     has_windows: bool,
-    /// Operations of all kinds, whose times overlap.
-    in_flight: InFlight,
+    /// Times of operations of all kinds that are not counted yet.
+    in_flight: Intervals,
+    /// Times in which the rank waited for any of them.
+    waits: Intervals,
     /// False while communication is of no step.
     counts: bool,
 }
@@ -49,24 +49,26 @@ impl Tallies {
             weights: gathers(updated.collective),
             windows: gathers(shard.collective),
             has_windows,
-            in_flight: InFlight::default(),
+            in_flight: Intervals::default(),
+            waits: Intervals::default(),
             counts: true,
         }
     }
 
-    /// Adds an operation, the wait for which began then.
-    pub(crate) fn add(&mut self, moved: Moved, timing: Timing, wait_start: Instant) {
+    /// Adds an operation, and the wait for it. Waits do not overlap.
+    pub(crate) fn add(&mut self, moved: Moved, timing: Timing, wait: Interval) {
         if !self.counts {
             return;
         }
         let Timing { started, ended, .. } = timing;
-        self.in_flight.add(Interval { started, ended }, wait_start);
+        self.in_flight.add(Interval { started, ended });
+        self.waits.add(wait);
         let tally = match moved {
             Moved::Gradients => &mut self.gradients,
             Moved::Weights => &mut self.weights,
             Moved::Windows => &mut self.windows,
         };
-        tally.add(timing, wait_start);
+        tally.add(timing, wait);
     }
 
     /// Adds an operation that the device has completed.
@@ -78,7 +80,9 @@ impl Tallies {
             Operation::AllGather => Moved::Weights,
             _ => Moved::Gradients,
         };
-        self.add(moved, settled.timing, settled.wait_start);
+        let Settled { timing, wait_start, .. } = settled;
+        let wait = Interval { started: wait_start, ended: timing.ended.max(wait_start) };
+        self.add(moved, timing, wait);
     }
 
     /// Sets whether communication counts from now on: that of an evaluation is of no step.
@@ -88,24 +92,39 @@ impl Tallies {
 
     /// Returns the communication since the last call, and begins the next step.
     pub(crate) fn take(&mut self) -> Communication {
+        let communication = self.take_rest();
         self.all_mut().into_iter().for_each(CommunicationTally::begin_step);
-        self.take_rest()
+        communication
     }
 
     /// Returns the communication since the last call, which counts towards the step that follows
     /// for the traffic of a step.
     pub(crate) fn take_rest(&mut self) -> Communication {
-        let in_flight = mem::take(&mut self.in_flight);
-        let lead_ns = self.gradients.take_lead_ns();
-        let bytes = self.all_mut().into_iter().map(CommunicationTally::take_bytes).sum();
-        in_flight.of_step(bytes, lead_ns)
+        let Self { gradients, weights, windows, in_flight, waits, .. } = self;
+        in_flight.unite();
+        waits.unite();
+        let mut bytes = 0;
+        for tally in [&mut *gradients, weights, windows] {
+            tally.count(waits);
+            bytes += tally.take_bytes();
+        }
+        let communication = Communication {
+            total_ns: in_flight.total_ns(),
+            hidden_ns: in_flight.without_ns(waits),
+            first_bucket_lead_ns: gradients.take_lead_ns(),
+            bytes,
+        };
+        in_flight.clear();
+        waits.clear();
+        communication
     }
 
     /// Leaves out the gathers of weights since the last step, which are no part of one.
     pub(crate) fn discard_gathers(&mut self) {
         self.weights.discard();
         self.windows.discard();
-        self.in_flight = InFlight::default();
+        self.in_flight.clear();
+        self.waits.clear();
     }
 
     /// Keeps every operation from now on, until the trace is taken.
@@ -134,24 +153,35 @@ impl Tallies {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use collectives::Single;
 
     use super::*;
     use crate::mesh::Mesh;
 
-    /// Runs a step with operations that are waited for at a time.
-    fn step(operations: &[(Moved, [u64; 2], u64)]) -> Communication {
+    /// Milliseconds of a step.
+    type Times = [u64; 2];
+
+    fn tallies() -> Tallies {
         let single = Single::new();
         let dimensions = Mesh::flat(&single, &single).dimensions(Duration::ZERO);
-        let mut tallies = Tallies::new(&dimensions, Operation::AllReduceSum, true);
-        let zero = Instant::now();
+        Tallies::new(&dimensions, Operation::AllReduceSum, true)
+    }
+
+    /// Adds operations with the waits for them.
+    fn add(tallies: &mut Tallies, zero: Instant, operations: &[(Moved, Times, Times)]) {
         let at = |ms| zero + Duration::from_millis(ms);
-        for &(moved, [from, to], wait_start) in operations {
+        for &(moved, [from, to], [wait_from, wait_to]) in operations {
             let timing = Timing { started: at(from), ended: at(to), bytes: 8, outer: None };
-            tallies.add(moved, timing, at(wait_start));
+            let wait = Interval { started: at(wait_from), ended: at(wait_to) };
+            tallies.add(moved, timing, wait);
         }
+    }
+
+    fn step(operations: &[(Moved, Times, Times)]) -> Communication {
+        let mut tallies = tallies();
+        add(&mut tallies, Instant::now(), operations);
         let found = tallies.take();
         assert_eq!(tallies.take().total_ns, 0, "taking resets the tallies");
         found
@@ -162,10 +192,10 @@ mod tests {
         // Backward ends at 30. The second is inside the first, the third overlaps, and the fourth,
         // after a gap, is exposed.
         let found = step(&[
-            (Moved::Gradients, [10, 20], 30),
-            (Moved::Windows, [12, 18], 30),
-            (Moved::Gradients, [15, 35], 30),
-            (Moved::Weights, [40, 45], 30),
+            (Moved::Gradients, [10, 20], [30, 30]),
+            (Moved::Windows, [12, 18], [30, 30]),
+            (Moved::Gradients, [15, 35], [30, 35]),
+            (Moved::Weights, [40, 45], [40, 45]),
         ]);
         assert_eq!(found.total_ns, 30_000_000);
         assert_eq!(found.hidden_ns, 20_000_000);
@@ -174,26 +204,50 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_is_hidden_until_the_wait_for_it() {
+    fn operations_are_hidden_while_the_rank_waits_for_none() {
         let found = step(&[
-            (Moved::Weights, [0, 10], 4),   // forward waits 6
-            (Moved::Weights, [2, 20], 15),  // forward computes from 10 to 15 and waits 5
-            (Moved::Windows, [20, 30], 40), // arrived before it was needed
+            (Moved::Weights, [0, 10], [4, 10]),   // forward waits 6
+            (Moved::Weights, [2, 20], [15, 20]),  // forward computes from 10 to 15 and waits 5
+            (Moved::Windows, [20, 30], [40, 40]), // arrived before it was needed
         ]);
         assert_eq!((found.total_ns, found.hidden_ns), (30_000_000, 19_000_000));
     }
 
+    /// The gather is started after the reduction and waited for before it.
+    #[test]
+    fn a_reduction_is_not_hidden_while_the_rank_waits_for_a_gather() {
+        let mut tallies = tallies();
+        let zero = Instant::now();
+        let operations = [
+            (Moved::Windows, [4, 12], [6, 13]),
+            (Moved::Gradients, [0, 20], [16, 21]),
+            (Moved::Windows, [13, 26], [21, 26]),
+        ];
+        for _ in 0..3 {
+            add(&mut tallies, zero, &operations);
+            let found = tallies.take();
+            assert_eq!((found.total_ns, found.hidden_ns), (26_000_000, 9_000_000));
+        }
+        let times = |row: &DimensionTraffic| [row.total_ms, row.hidden_ms, row.exposed_ms];
+        let rows: Vec<_> = tallies.traffic().collect();
+        let [reductions, gathers] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!(times(reductions), [20.0, 6.0 + 3.0, 5.0]);
+        assert_eq!(times(gathers), [21.0, 2.0 + 3.0, 7.0 + 5.0]);
+        let buckets: Vec<_> = tallies.buckets().collect();
+        let [reduction, gather] = &buckets[..] else { panic!("{buckets:?}") };
+        assert_eq!([reduction.mean_ms, reduction.hidden_ms, reduction.exposed_ms], [20.0, 9.0, 5.0]);
+        assert_eq!([gather.mean_ms, gather.hidden_ms, gather.exposed_ms], [10.5, 2.5, 6.0]);
+    }
+
     #[test]
     fn an_evaluation_is_in_no_step() {
-        let single = Single::new();
-        let dimensions = Mesh::flat(&single, &single).dimensions(Duration::ZERO);
-        let mut tallies = Tallies::new(&dimensions, Operation::AllReduceSum, true);
+        let mut tallies = tallies();
         let now = Instant::now();
-        let timing = Timing { started: now, ended: now, bytes: 8, outer: None };
         tallies.count(false);
-        tallies.add(Moved::Windows, timing, now);
+        add(&mut tallies, now, &[(Moved::Windows, [0, 5], [1, 5])]);
         tallies.count(true);
-        tallies.add(Moved::Windows, timing, now);
-        assert_eq!(tallies.take_rest().bytes, 8);
+        add(&mut tallies, now, &[(Moved::Windows, [6, 7], [7, 7])]);
+        let found = tallies.take_rest();
+        assert_eq!((found.bytes, found.total_ns), (8, 1_000_000));
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use record::text::count;
 
+use super::key::machine_type;
 use super::{Baselines, Key, StoredRecord};
 use crate::error::Error;
 use record::{JobRecord, RankRecord, Record};
@@ -59,6 +60,8 @@ pub(super) fn first_of_machines<'a>(records: impl Iterator<Item = &'a Record>) -
 fn changed(kept: &StoredRecord, new: &Record) -> Option<String> {
     let text = match kept.record.ranks.len().cmp(&new.ranks.len()) {
         Ordering::Less => None,
+        // It was another division of the same machine's ranks.
+        Ordering::Equal if machine_type(&kept.record) == machine_type(new) => None,
         Ordering::Equal => another_machine(&kept.record, new),
         Ordering::Greater => fewer_ranks(&kept.record, new),
     };
@@ -184,6 +187,22 @@ mod tests {
         assert_eq!(changed(&larger), "", "another world");
         store.promote(&Key::of(&comparable()), 1).unwrap();
         assert_eq!(changed(&of_night(4)), "", "promoted");
+    }
+
+    #[test]
+    fn another_division_of_its_ranks_does_not_change_a_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Baselines::at(open_folder, folder.path().to_str().unwrap()).unwrap();
+        let mut record = comparable();
+        record.ranks.iter_mut().for_each(|rank| rank.threads = 2);
+        store.add(&record).unwrap();
+        let changed = |new: &Record| store.changed_machine(new).unwrap().unwrap_or_default();
+        record.attempts[0].started_unix_ms += 1;
+        record.run["parallel"]["sharded"] = "weights".into();
+        assert_eq!(changed(&record), "");
+        record.ranks.iter_mut().for_each(|rank| rank.threads = 1);
+        let text = changed(&record);
+        assert!(text.starts_with("node-a had 2 threads per rank, has 1"), "{text}");
     }
 
     /// A gate compares with copies of the newest nights, all of which followed the larger world.

@@ -20,17 +20,7 @@ impl Key {
 
     /// Returns the key of a record.
     pub fn of(record: &Record) -> Self {
-        let gpu = record.ranks.first().and_then(|rank| rank.device.as_ref());
-        let cpu = record.environment.machine.cpu_model.as_deref();
-        let machine = gpu.map(|gpu| gpu.name.as_str()).or(cpu).unwrap_or("unknown");
-        let ranks = record.ranks.len();
-        let threads = record.ranks.first().map_or(0, |rank| rank.threads);
-        let machine = match gpu {
-            Some(_) => format!("{ranks}x-{machine}"),
-            None => format!("{ranks}x{threads}-threads-{machine}"),
-        };
-        let division = division(record);
-        let machine = format!("{machine}{division}");
+        let machine = format!("{}{}", machine_type(record), division(record));
         let name = format!("{}-{}", record.workload.name, record.workload.id);
         Self::new(&folder_name(&name), &folder_name(&machine))
     }
@@ -49,13 +39,38 @@ impl fmt::Display for Key {
     }
 }
 
-/// Returns the sizes of the dimensions, where there are ranks in both, and what is sharded.
+/// Returns the number of ranks with the type of the first one's machine.
+pub(super) fn machine_type(record: &Record) -> String {
+    let gpu = record.ranks.first().and_then(|rank| rank.device.as_ref());
+    let cpu = record.environment.machine.cpu_model.as_deref();
+    let machine = gpu.map(|gpu| gpu.name.as_str()).or(cpu).unwrap_or("unknown");
+    let ranks = record.ranks.len();
+    let threads = record.ranks.first().map_or(0, |rank| rank.threads);
+    match gpu {
+        Some(_) => format!("{ranks}x-{machine}"),
+        None => format!("{ranks}x{threads}-threads-{machine}"),
+    }
+}
+
+/// Returns the division of ranks and state: runs have the same text if each rank of them does the
+/// same work and sends the same data. That is so for ranks in either dimension alone unless weights
+/// are sharded, which are gathered in shard groups; and for a sharded optimizer of a single rank.
 fn division(record: &Record) -> String {
-    let sizes = MeshSizes::of(&record.ranks);
+    let parallel = &record.run["parallel"];
+    let ranks = record.ranks.len();
+    let sharded = parallel["sharded"].as_str().unwrap_or("none");
+    let shards_weights = sharded == "weights";
+    // With two dimensions, ranks have places.
+    let replicas = if parallel["shard"] == 1 || parallel["data"] == ranks { ranks } else { 1 };
+    let replicas = MeshSizes { data: replicas, shard: 1 };
+    let are_replicas = shards_weights && replicas.data > 1;
+    let sizes = MeshSizes::of(&record.ranks).or(are_replicas.then_some(replicas));
     let sizes = sizes.map(|MeshSizes { data, shard }| format!("-data{data}-shard{shard}"));
-    let sharded = record.run["parallel"]["sharded"].as_str().filter(|sharded| *sharded != "none");
-    let sharded = sharded.map(|sharded| format!("-{sharded}"));
-    format!("{}{}", sizes.unwrap_or_default(), sharded.unwrap_or_default())
+    let does_nothing = sharded == "none" || sharded == "optimizer" && ranks == 1;
+    let sharded = (!does_nothing).then(|| format!("-{sharded}"));
+    let keeps_weights = shards_weights && parallel["reshard"] == false;
+    let kept = keeps_weights.then(|| "-kept".to_owned());
+    [sizes, sharded, kept].into_iter().flatten().collect()
 }
 
 fn folder_name(text: &str) -> String {
@@ -70,6 +85,10 @@ pub(super) fn safe(character: char) -> char {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
     use super::*;
     use record::fixtures::comparable;
     use record::{MeshPlace, RankRecord};
@@ -82,20 +101,66 @@ mod tests {
         assert_eq!(key, "smoke-0123456789ab/2x1-threads-AMD-EPYC-9B14---2");
     }
 
+    /// A run of four ranks in dimensions of these sizes, of which one may be the rest.
+    fn divided(sizes: [usize; 2], sharded: &str) -> Record {
+        let mut record = comparable();
+        let [data, shard] = sizes;
+        record.run["parallel"] = json!({ "data": data, "shard": shard, "sharded": sharded });
+        let rank = record.ranks[0].clone();
+        let place = |number| MeshPlace { data: number / shard, shard: number % shard };
+        let mesh = |number| (data > 1 && shard > 1).then(|| place(number));
+        let rank = |number| RankRecord { rank: number, mesh: mesh(number), ..rank.clone() };
+        record.ranks = (0..4).map(rank).collect();
+        record
+    }
+
+    fn key(sizes: [usize; 2], sharded: &str) -> String {
+        Key::of(&divided(sizes, sharded)).to_string()
+    }
+
     #[test]
     fn the_division_among_ranks_is_in_the_key() {
-        let mut record = comparable();
-        let flat = Key::of(&record).to_string();
-        record.run["parallel"]["sharded"] = "optimizer".into();
-        assert_eq!(Key::of(&record).to_string(), format!("{flat}-optimizer"));
-        let rank = record.ranks[0].clone();
-        record.ranks = (0..4)
-            .map(|number| {
-                let place = MeshPlace { data: number / 2, shard: number % 2 };
-                RankRecord { rank: number, mesh: Some(place), ..rank.clone() }
-            })
-            .collect();
-        let key = Key::of(&record).to_string();
-        assert!(key.ends_with("-data2-shard2-optimizer"), "{key}");
+        let flat = key([1, 0], "none");
+        assert!(flat.ends_with("/4x1-threads-unknown"), "{flat}");
+        for (sizes, sharded, division) in [
+            ([2, 2], "none", "-data2-shard2"),
+            ([2, 2], "optimizer", "-data2-shard2-optimizer"),
+            ([1, 4], "gradients", "-gradients"),
+            ([1, 0], "weights", "-weights"),
+            ([0, 1], "weights", "-data4-shard1-weights"),
+        ] {
+            assert_eq!(key(sizes, sharded), format!("{flat}{division}"));
+        }
+        let mut kept = divided([1, 4], "weights");
+        kept.run["parallel"]["reshard"] = false.into();
+        assert_eq!(Key::of(&kept).to_string(), format!("{flat}-weights-kept"));
+    }
+
+    #[test]
+    fn divisions_that_compute_and_send_the_same_have_the_same_key() {
+        for sharded in ["none", "optimizer", "gradients"] {
+            let expected = key([1, 0], sharded);
+            for sizes in [[0, 1], [4, 1], [1, 4], [4, 0]] {
+                assert_eq!(key(sizes, sharded), expected, "{sizes:?}, {sharded}");
+            }
+        }
+        for sizes in [[4, 1], [4, 0]] {
+            assert_eq!(key(sizes, "weights"), key([0, 1], "weights"), "{sizes:?}");
+        }
+        let alone = |sharded: &str| {
+            let mut record = divided([1, 0], sharded);
+            record.ranks.truncate(1);
+            Key::of(&record)
+        };
+        assert_eq!(alone("optimizer"), alone("none"));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_has_the_key_of_today() {
+        let mut former = divided([1, 0], "optimizer");
+        former.run = json!({ "run": { "engine": "fused", "shard_optimizer": true } });
+        let bytes = serde_json::to_vec(&former.sealed()).unwrap();
+        let former = Record::parse(Path::new("record.json"), &bytes).unwrap();
+        assert_eq!(Key::of(&former).to_string(), key([1, 0], "optimizer"));
     }
 }

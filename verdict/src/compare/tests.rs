@@ -1,7 +1,7 @@
 //! Comparisons of synthetic runs, whose steps are as noisy as on real machines: each depends on the
 //! one before, the machine drifts, and runs differ from each other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::comparison::Settings;
 use super::design::Method;
@@ -256,6 +256,25 @@ fn other_dimensions_of_the_ranks_are_a_difference() {
     let found = found.unwrap_or_else(|| panic!("{:?}", comparison.differences));
     assert_eq!((&*found.base, &*found.new), (&["1".to_owned()][..], &["2".to_owned()][..]));
     assert!(!comparison.differences.iter().any(|it| it.name == "run.parallel.shard"));
+}
+
+#[test]
+fn a_sharded_optimizer_of_an_earlier_version_is_no_difference() {
+    let mut noise = Random(5);
+    let mut run = |seed, settings| {
+        let mut record = run(QUIET, AS_USUAL, seed, &mut noise);
+        record.run = settings;
+        let bytes = serde_json::to_vec(&record.sealed()).unwrap();
+        Record::parse(Path::new("record.json"), &bytes).unwrap()
+    };
+    let former = run(0, json!({ "run": { "shard_optimizer": true } }));
+    let division = json!({
+        "data": 1, "shard": 0, "sharded": "optimizer", "gather_ahead": 1, "reshard": true,
+    });
+    let today = run(1, json!({ "run": {}, "parallel": division }));
+    let comparison = compare(vec![former], vec![today]);
+    let of_run = comparison.differences.iter().find(|it| it.name.starts_with("run."));
+    assert_eq!(of_run, None);
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn traffic_over_several_dimensions_is_a_table_in_all_formats() {
     assert_golden("dimensions.txt", &report.to_string());
     assert!(report.to_string().lines().all(|line| line.len() <= 80));
     let markdown = report.to_markdown();
-    let row = "| shard 4 | reduce_scatter | 13 | 1.34 MB | 2.000 | 75.0% | 669 MB/s |";
+    let row = "| shard 4 | reduce_scatter | 13 | 1.34 MB | 75.0% | 0.500 ms | 669 MB/s |";
     assert!(markdown.contains(row), "{markdown}");
     let page = html(&[report]);
     assert!(page.contains("<td>data 2</td><td>all_gather</td><td class=\"number\">13</td>"));

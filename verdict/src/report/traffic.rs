@@ -5,7 +5,7 @@ use record::{DimensionTraffic, Record};
 
 /// Headings of the columns, whose figures are those of a rank and a step.
 pub(super) const HEADINGS: [&str; 7] =
-    ["dimension", "operation", "count", "sent", "mean ms", "hidden", "busbw"];
+    ["dimension", "operation", "count", "sent", "hidden", "exposed", "busbw"];
 
 /// Returns whether a column is of numbers.
 pub(super) fn is_number(column: usize) -> bool {
@@ -32,8 +32,8 @@ fn row(traffic: &DimensionTraffic) -> [String; HEADINGS.len()] {
         traffic.operation.clone(),
         thousands(traffic.operations_per_step),
         scaled(traffic.bytes_per_step, "B"),
-        milliseconds(traffic.total_ms),
         percent(hidden),
+        format!("{} ms", milliseconds(traffic.exposed_ms)),
         scaled(traffic.busbw_bytes_per_second, "B/s"),
     ]
 }
