@@ -20,6 +20,11 @@ pub enum Failpoint {
     ShardBeforeIndex,
     /// All files of this rank are durable, it has not voted.
     IndexBeforeVote,
+    /// Some of the bytes that a partner has sent are written here, where nodes keep [copies of each
+    /// other](crate::Partner).
+    MidPartnerCopy,
+    /// The copy of a partner's files is durable here, this rank has not said so.
+    PartnerCopyBeforeVote,
     /// All ranks have voted yes (rank 0).
     VoteBeforeManifest,
     /// Half of the manifest's temporary file is written (rank 0).
@@ -36,7 +41,7 @@ pub enum Failpoint {
 }
 
 impl Failpoint {
-    /// Failpoints of a save.
+    /// Failpoints of every save.
     pub const ALL: [Self; 8] = [
         Self::BeforeShard,
         Self::MidShard,
@@ -48,6 +53,9 @@ impl Failpoint {
         Self::MidRetention,
     ];
 
+    /// Failpoints of a save whose ranks have [partners](crate::Partner).
+    pub const PARTNER: [Self; 2] = [Self::MidPartnerCopy, Self::PartnerCopyBeforeVote];
+
     /// Failpoints of a promotion.
     pub const PROMOTION: [Self; 2] = [Self::MidPromotion, Self::PromotionBeforeManifest];
 
@@ -57,6 +65,8 @@ impl Failpoint {
             Self::MidShard => "mid-shard",
             Self::ShardBeforeIndex => "shard-before-index",
             Self::IndexBeforeVote => "index-before-vote",
+            Self::MidPartnerCopy => "mid-partner-copy",
+            Self::PartnerCopyBeforeVote => "partner-copy-before-vote",
             Self::VoteBeforeManifest => "vote-before-manifest",
             Self::MidManifest => "mid-manifest",
             Self::ManifestBeforeLatest => "manifest-before-latest",
@@ -77,14 +87,12 @@ impl FromStr for Failpoint {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut all = Self::ALL.into_iter().chain(Self::PROMOTION);
-        let unknown = || Error::UnknownFailpoint {
+        let all = [&Self::ALL[..], &Self::PARTNER, &Self::PROMOTION].concat();
+        let named = all.iter().copied().find(|failpoint| failpoint.name() == text);
+        named.ok_or_else(|| Error::UnknownFailpoint {
             found: text.to_owned(),
-            expected: [&Self::ALL.map(Self::name)[..], &Self::PROMOTION.map(Self::name)[..]]
-                .concat()
-                .join(", "),
-        };
-        all.find(|failpoint| failpoint.name() == text).ok_or_else(unknown)
+            expected: all.into_iter().map(Self::name).collect::<Vec<_>>().join(", "),
+        })
     }
 }
 
@@ -113,7 +121,8 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for failpoint in Failpoint::ALL.into_iter().chain(Failpoint::PROMOTION) {
+        let others = Failpoint::PARTNER.into_iter().chain(Failpoint::PROMOTION);
+        for failpoint in Failpoint::ALL.into_iter().chain(others) {
             assert_eq!(failpoint.to_string().parse::<Failpoint>().unwrap(), failpoint);
         }
         let message = "mid-sharp".parse::<Failpoint>().unwrap_err().to_string();

@@ -81,7 +81,8 @@ pub use peers::{Peers, PeersError, SingleRank};
 pub use restore::VerifyReport;
 pub use retention::{Removal, RemovalReason, RetentionReport};
 pub use save::{
-    Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
+    Afterwards, Frozen, Partner, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot,
+    Staging, Veto,
 };
 pub use store::{
     Contents, Description, FileSize, Identity, Listed, Options, Presence, Status, Store, holds_any,

@@ -25,6 +25,24 @@ pub trait Peers {
     /// # Errors
     /// When a rank is lost or the implementation's deadline passes.
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError>;
+    /// Sends bytes to one rank, and at the same time receives as many as the buffer has from
+    /// another one, which calls this with as many for this rank. Nothing is sent, or received, of
+    /// an empty buffer. After an error both buffers may still be accessed until the process ends.
+    ///
+    /// Only saves with a [partner](crate::Partner) need it.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather), and by default always.
+    fn send_receive(
+        &self,
+        to: usize,
+        sent: &mut [u8],
+        from: usize,
+        received: &mut [u8],
+    ) -> Result<(), PeersError> {
+        let _ = (to, sent, from, received);
+        Err(PeersError::new("these ranks have no messages between two of them"))
+    }
 }
 
 /// A world of one rank.

@@ -400,6 +400,9 @@ pub struct TierRecord {
     pub address: String,
     /// Kind of the file system, as rank 0 sees it; `null` for an object store, and if unknown.
     pub filesystem: Option<String>,
+    /// True if each node keeps a copy of the files of another node's ranks.
+    #[serde(default)]
+    pub has_partner_copies: bool,
 }
 
 /// Calculated interval between saves, as of the end of the attempt.

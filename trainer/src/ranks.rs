@@ -4,12 +4,15 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Peers, PeersError};
-use collectives::Collective;
+use collectives::{Collective, Operation, scope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, Outcome};
 use record::{ExitCode, WeightsDigest};
+
+/// Tag of messages between two ranks while they save.
+const TAG: u16 = 15;
 
 /// Access of a rank to all ranks of the run.
 #[derive(Debug, Clone, Copy)]
@@ -95,5 +98,26 @@ impl Peers for Ranks<'_> {
 
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
         self.gather_bytes(payload).map_err(PeersError::new)
+    }
+
+    fn send_receive(
+        &self,
+        to: usize,
+        sent: &mut [u8],
+        from: usize,
+        received: &mut [u8],
+    ) -> Result<(), PeersError> {
+        let deadline = self.deadline();
+        scope(self.collective, |scope| {
+            let mut messages = Vec::with_capacity(2);
+            if !sent.is_empty() {
+                messages.push(scope.start(Operation::Send { to, tag: TAG }, sent)?);
+            }
+            if !received.is_empty() {
+                messages.push(scope.start(Operation::Receive { from, tag: TAG }, received)?);
+            }
+            messages.into_iter().try_for_each(|message| message.wait(deadline).map(drop))
+        })
+        .map_err(|error: collectives::Error| PeersError::new(error))
     }
 }

@@ -11,6 +11,7 @@ use record::files::IoError;
 /// Size of a write: small enough that it is in a cache after the digest.
 const PIECE_BYTES: usize = 4 << 20;
 
+#[derive(Debug)]
 pub(super) struct ChunkWriter {
     upload: Box<dyn Upload>,
     digest: crc_fast::Digest,

@@ -2,8 +2,9 @@
 //!
 //! A two-phase commit with rank 0 as its coordinator, and a name that all ranks derive alike. On a
 //! tier of node scope every rank publishes the same manifest on its node. A save is collective.
-//! Every rank takes part in the same two gathers, also after a failure: (1) the vote, after all
-//! have written; (2) the result: rank 0 sends whether the manifest is durable, or on a tier of node
+//! Every rank takes part in the same gathers, also after a failure: (1) the vote, after all have
+//! written; where ranks keep copies for [each other](Partner), one before each round of these and
+//! one after the last; (2) the result: rank 0 sends whether the manifest is durable, or on a tier of node
 //! scope each rank whether that of its node is. Between the two, a rank that has lost its peers
 //! must remove nothing: rank 0 may have committed.
 //!
@@ -12,6 +13,7 @@
 
 mod bytes;
 mod chunk_writer;
+mod partner;
 mod protocol;
 mod rank_writer;
 mod request;
@@ -28,6 +30,7 @@ use crate::store::Store;
 use crate::tensor::Part;
 
 use bytes::PartBytes;
+pub use partner::Partner;
 use protocol::{Participant, Written};
 pub use request::{Save, SaveReport};
 pub use saver::{Afterwards, Saver, SharedFailpoints, Veto};

@@ -33,6 +33,8 @@ pub(super) struct Written {
     state: Digest,
     pub(super) files: RankFiles,
     pub(super) took: Duration,
+    /// Pieces of staging memory that the rank has for [copies](super::partner) after it.
+    pub(super) staging_pieces: usize,
     /// Path that a newer attempt has written, if there is one, on a rank that commits. Nothing was
     /// written then.
     fenced_by: Option<String>,
@@ -56,7 +58,7 @@ pub(super) struct Participant<'a> {
 }
 
 impl Participant<'_> {
-    fn name(&self) -> CheckpointName {
+    pub(super) fn name(&self) -> CheckpointName {
         let Save { step, claim, number, .. } = self.request;
         CheckpointName {
             attempt: claim.attempt,
@@ -90,7 +92,8 @@ impl Participant<'_> {
         let state = Digest::of(self.request.state.to_string().as_bytes());
         let parent = self.request.parent.clone();
         let took = started.elapsed();
-        Ok(Written { name: name.to_string(), parent, state, files, took, fenced_by })
+        let (name, staging_pieces) = (name.to_string(), 0);
+        Ok(Written { name, parent, state, files, took, staging_pieces, fenced_by })
     }
 
     /// The gather after the first phase: what all ranks have written.
@@ -103,6 +106,11 @@ impl Participant<'_> {
             return Err(self.fenced(newer));
         }
         disagreement(&votes).map_or(Ok(votes), Err)
+    }
+
+    /// The gather after a round of copies: whether all ranks have come so far.
+    pub(super) fn agree_on_copies(&self, own: Result<()>, peers: &dyn Peers) -> Result<()> {
+        agree(peers, own)?.map(drop).map_err(|abort| self.failed(abort.failures))
     }
 
     /// Returns whether this rank commits.
@@ -195,7 +203,7 @@ impl Participant<'_> {
         Error::Fenced { path: self.store.tier().path(newer), attempt, found: newer.to_owned() }
     }
 
-    fn manifest(&self, votes: &[Written]) -> Manifest {
+    pub(super) fn manifest(&self, votes: &[Written]) -> Manifest {
         let identity = self.store.identity();
         let entry =
             |vote: &Written| RankEntry { index: vote.files.index.clone(), bytes: vote.files.bytes };

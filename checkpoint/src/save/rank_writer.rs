@@ -35,8 +35,12 @@ pub(super) struct RankWriter<'a> {
 pub(super) struct RankFiles {
     /// Digest inside of its index.
     pub(super) index: Digest,
+    /// Size of its index.
+    pub(super) index_bytes: u64,
     /// Bytes of tensor data.
     pub(super) bytes: u64,
+    /// Size of all files.
+    pub(super) stored_bytes: u64,
 }
 
 /// Returns the order in which boxes are written, as positions among those given: wide elements
@@ -82,6 +86,7 @@ impl<'a> RankWriter<'a> {
         }
         self.failpoints.hit(Failpoint::ShardBeforeIndex);
         let bytes = files.iter().map(ShardEntry::data_bytes).sum();
+        let shard_bytes: u64 = files.iter().map(|shard| shard.bytes).sum();
         let (text, index) = seal(&Index {
             format: FORMAT,
             run: self.identity.run.clone(),
@@ -94,7 +99,8 @@ impl<'a> RankWriter<'a> {
         check_size(&self.store.tier().path(&key), &text, INDEX_BYTES_MAX)?;
         self.store.tier().replace(&key, &text)?;
         self.failpoints.hit(Failpoint::IndexBeforeVote);
-        Ok(RankFiles { index, bytes })
+        let index_bytes = text.len() as u64;
+        Ok(RankFiles { index, index_bytes, bytes, stored_bytes: index_bytes + shard_bytes })
     }
 
     fn group_by_file<'t>(&self, boxes: &[&'t TensorBox]) -> Vec<Vec<&'t TensorBox>> {

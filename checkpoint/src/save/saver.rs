@@ -1,4 +1,4 @@
-//! Saves that run while training continues: one at a time, in two phases that each end with a small
+//! Saves that run while training continues: one at a time, in phases that each end with a small
 //! gather when all ranks are ready for it.
 
 use std::fmt;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use device::threads;
 
+use super::partner::{Partner, PartnerCopy};
 use super::protocol::{Participant, Publication, Written};
 use super::rank_writer;
 use super::request::{Save, SaveReport};
@@ -20,6 +21,7 @@ use crate::failpoints::Failpoints;
 use crate::peers::Peers;
 use crate::store::Store;
 use crate::tensor::TensorBox;
+use crate::tier::Scope;
 
 /// Interval at which a waiting rank checks whether its own threads have ended.
 const POLL: Duration = Duration::from_millis(1);
@@ -46,6 +48,8 @@ pub struct Saver {
     timeout: Duration,
     /// `None` while a save uses it.
     staging: Option<Staging>,
+    /// See [`Saver::with_partner`].
+    partner: Option<Partner>,
     in_flight: Option<InFlight>,
     /// The writer of an earlier save that has not ended in time. It has the staging memory.
     late: Option<LateWriter>,
@@ -66,7 +70,7 @@ struct Files {
 /// Writer that is delayed by storage.
 #[derive(Debug)]
 struct LateWriter {
-    thread: JoinHandle<WriterEnd>,
+    thread: Box<dyn Writer>,
     /// Store that it writes to.
     store: Arc<Store>,
 }
@@ -90,10 +94,21 @@ struct InFlight {
 
 #[derive(Debug)]
 enum Phase {
-    /// Each rank writes; one that could not begin has the reason.
-    Writing(Result<JoinHandle<WriterEnd>>),
+    /// Each rank writes.
+    Writing(Started<Written>),
+    /// All ranks have written. Each writes what its partner has sent in the last round, and reads
+    /// what it sends in the next one.
+    Copying { copier: Started<PartnerCopy>, votes: Vec<Written> },
     /// All ranks have written, rank 0 or every rank commits.
     Publishing { publisher: Option<Result<JoinHandle<Result<Publication>>>>, written: AllWritten },
+}
+
+/// Outcome of a phase.
+enum Ended {
+    /// The next phase has begun.
+    Phase(Phase),
+    /// The checkpoint is committed.
+    Save(SaveReport),
 }
 
 /// State of a save that all ranks have written, as this rank knows it.
@@ -104,11 +119,31 @@ struct AllWritten {
     writes: Vec<Duration>,
 }
 
-/// Final state of a writer.
+/// A thread that writes; where it could not begin, the reason.
+type Started<T> = Result<JoinHandle<WriterEnd<T>>>;
+
+/// Final state of a thread that writes.
 #[derive(Debug)]
-struct WriterEnd {
+struct WriterEnd<T> {
     staging: Staging,
-    written: Result<Written>,
+    written: Result<T>,
+}
+
+/// A thread that writes, whatever its result is.
+trait Writer: fmt::Debug + Send {
+    fn is_finished(&self) -> bool;
+    /// Waits for its end, and returns the staging memory; `None` after a panic.
+    fn into_staging(self: Box<Self>) -> Option<Staging>;
+}
+
+impl<T: fmt::Debug> Writer for JoinHandle<WriterEnd<T>> {
+    fn is_finished(&self) -> bool {
+        Self::is_finished(self)
+    }
+
+    fn into_staging(self: Box<Self>) -> Option<Staging> {
+        self.join().ok().map(|end| end.staging)
+    }
 }
 
 impl Saver {
@@ -130,10 +165,19 @@ impl Saver {
             files: Arc::new(Files { store, boxes: boxes.into(), order: order.into(), rank }),
             timeout,
             staging: Some(staging),
+            partner: None,
             in_flight: None,
             late: None,
             afterwards: None,
         }
+    }
+
+    /// Lets each save on a tier of node scope copy the files of every rank to its partner's node,
+    /// before it commits: then one lost node loses nothing. Without a partner on one rank, none has
+    /// one.
+    #[must_use]
+    pub fn with_partner(self, partner: Option<Partner>) -> Self {
+        Self { partner, ..self }
     }
 
     /// Saves on another tier from now on. What follows the last save, on the tier before, is not
@@ -194,48 +238,38 @@ impl Saver {
     pub fn is_ready(&self) -> bool {
         self.in_flight.as_ref().is_none_or(|save| {
             let has_ended = match &save.phase {
-                Phase::Writing(writer) => writer.as_ref().map_or(true, JoinHandle::is_finished),
-                Phase::Publishing { publisher, .. } => publisher.as_ref().is_none_or(|publisher| {
-                    publisher.as_ref().map_or(true, JoinHandle::is_finished)
-                }),
+                Phase::Writing(writer) => has_ended(writer),
+                Phase::Copying { copier, .. } => has_ended(copier),
+                Phase::Publishing { publisher, .. } => publisher.as_ref().is_none_or(has_ended),
             };
             has_ended || Instant::now() >= save.deadline
         })
     }
 
-    /// Ends a phase on all ranks, with one gather. Returns the report of the save when it has
-    /// ended. Collective, for all ranks when all are [ready](Self::is_ready).
+    /// Ends a phase on all ranks, or a round of copies to partners, with one gather. Returns the
+    /// report of the save when it has ended. Collective, for all ranks when all are
+    /// [ready](Self::is_ready).
     ///
     /// # Errors
     /// As [`Store::save`]. After [`Error::SaveFailed`] another save can be started.
     pub fn advance(&mut self, peers: &dyn Peers) -> Result<Option<SaveReport>> {
         let Some(save) = self.in_flight.take() else { return Ok(None) };
-        let job = Arc::clone(&save.job);
-        let participant = job.participant();
-        let advanced = match save.phase {
-            Phase::Writing(writer) => {
-                let own = self.writer_end(writer, &save.snapshot);
-                participant.vote(own, peers).map(|votes| {
-                    self.start_publishing(votes, save.job, save.started, save.snapshot);
-                    None
-                })
-            }
+        let InFlight { job, snapshot, started, phase, .. } = save;
+        let ended = match phase {
+            Phase::Writing(writer) => self.end_writing(&job, writer, &snapshot, peers),
+            Phase::Copying { copier, votes } => self.end_round(&job, copier, votes, peers),
             Phase::Publishing { publisher, written } => {
-                let own = self.publisher_end(publisher);
-                participant.settle(own, peers).map(|publication| {
-                    Some(SaveReport {
-                        checkpoint: participant.checkpoint(),
-                        step: job.request.step,
-                        bytes: written.bytes,
-                        bytes_total: written.bytes_total,
-                        writes: written.writes,
-                        commit: save.started.elapsed(),
-                        warnings: publication.warnings,
-                    })
-                })
+                self.end_publishing(&job, publisher, written, started, peers)
             }
         };
-        advanced.inspect_err(|error| self.discard(error, &job))
+        match ended.inspect_err(|error| self.discard(error, &job))? {
+            Ended::Phase(phase) => {
+                let deadline = Instant::now() + self.timeout;
+                self.in_flight = Some(InFlight { job, snapshot, started, deadline, phase });
+                Ok(None)
+            }
+            Ended::Save(report) => Ok(Some(report)),
+        }
     }
 
     /// Waits until the save in flight has ended, if there is one, and returns its report. While
@@ -288,54 +322,116 @@ impl Saver {
     /// The staging memory, unless an earlier writer still has it.
     fn staging(&mut self) -> Result<Staging> {
         if let Some(late) = self.late.take_if(|late| late.thread.is_finished()) {
-            self.staging = late.thread.join().ok().map(|end| end.staging);
+            self.staging = late.thread.into_staging();
         }
         let store = self.late.as_ref().map_or(&self.files.store, |late| &late.store);
         let error = self.late("an earlier save's writer", store);
         self.staging.take().ok_or(error)
     }
 
-    /// Takes the result of this rank's writer. A late one is left alone.
-    fn writer_end(
+    /// Takes the result of a thread that writes. A late one is left alone.
+    fn writer_end<T: fmt::Debug + Send + 'static>(
         &mut self,
-        writer: Result<JoinHandle<WriterEnd>>,
-        snapshot: &Snapshot,
-    ) -> Result<Written> {
-        let writer = match writer {
-            Ok(writer) if writer.is_finished() => writer,
-            Ok(writer) => {
-                snapshot.abort();
-                let store = Arc::clone(&self.files.store);
-                self.late = Some(LateWriter { thread: writer, store });
-                return Err(self.late("this rank's writer", &self.files.store));
-            }
-            Err(error) => return Err(error),
-        };
+        writer: Started<T>,
+        what: &'static str,
+    ) -> Result<T> {
+        let writer = writer?;
+        if !writer.is_finished() {
+            let store = Arc::clone(&self.files.store);
+            self.late = Some(LateWriter { thread: Box::new(writer), store });
+            return Err(self.late(what, &self.files.store));
+        }
         let end = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         self.staging = Some(end.staging);
         end.written
     }
 
-    fn start_publishing(
+    /// Ends the phase in which ranks write, with their vote.
+    fn end_writing(
         &mut self,
+        job: &Arc<Job>,
+        writer: Started<Written>,
+        snapshot: &Snapshot,
+        peers: &dyn Peers,
+    ) -> Result<Ended> {
+        let own = self.writer_end(writer, "this rank's writer");
+        if own.is_err() {
+            snapshot.abort(); // nothing reads the rest of it
+        }
+        let participant = job.participant();
+        let votes = participant.vote(own, peers)?;
+        Ok(Ended::Phase(match self.partner.filter(|_| job.files.store.scope() == Scope::Node) {
+            Some(partner) => {
+                let copy = PartnerCopy::new(partner, &participant, &votes);
+                Phase::Copying { copier: self.start_copying(job, copy), votes }
+            }
+            None => start_publishing(job, votes),
+        }))
+    }
+
+    /// Exchanges the next round of copies, unless there is none.
+    fn end_round(
+        &mut self,
+        job: &Arc<Job>,
+        copier: Started<PartnerCopy>,
         votes: Vec<Written>,
-        job: Arc<Job>,
-        started: Instant,
-        snapshot: Snapshot,
-    ) {
-        let rank = self.files.rank;
-        let written = AllWritten {
-            bytes: votes[rank].files.bytes,
-            bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
-            writes: writes(&votes),
+        peers: &dyn Peers,
+    ) -> Result<Ended> {
+        let (copy, own) = match self.writer_end(copier, "the copy of another rank's files") {
+            Ok(copy) => (Some(copy), Ok(())),
+            Err(error) => (None, Err(error)),
         };
-        let publishes = Arc::clone(&job);
-        let publish = move || publishes.participant().publish(&votes);
-        let commits = job.participant().commits();
-        let publisher = commits.then(|| threads::spawn("publisher", publish).map_err(Error::from));
-        let phase = Phase::Publishing { publisher, written };
-        let deadline = Instant::now() + self.timeout;
-        self.in_flight = Some(InFlight { job, snapshot, started, deadline, phase });
+        let agreed = job.participant().agree_on_copies(own, peers);
+        let (Some(mut copy), Some(staging)) = (copy, &mut self.staging) else {
+            return Err(agreed.expect_err("this rank has failed"));
+        };
+        if let Err(error) = agreed {
+            copy.release(staging);
+            return Err(error);
+        }
+        Ok(Ended::Phase(if copy.is_exchanged() {
+            start_publishing(job, votes)
+        } else {
+            let copy = copy.exchange(staging, peers)?;
+            Phase::Copying { copier: self.start_copying(job, copy), votes }
+        }))
+    }
+
+    /// Starts the work between two rounds.
+    fn start_copying(&mut self, job: &Arc<Job>, mut copy: PartnerCopy) -> Started<PartnerCopy> {
+        let mut staging = self.staging()?;
+        let job = Arc::clone(job);
+        let work = move || {
+            let worked = copy.work(&job.participant(), &mut staging);
+            if worked.is_err() {
+                copy.release(&staging);
+            }
+            WriterEnd { staging, written: worked.map(|()| copy) }
+        };
+        Ok(threads::spawn("partner copy", work)?)
+    }
+
+    /// Ends the save.
+    fn end_publishing(
+        &mut self,
+        job: &Job,
+        publisher: Option<Result<JoinHandle<Result<Publication>>>>,
+        written: AllWritten,
+        started: Instant,
+        peers: &dyn Peers,
+    ) -> Result<Ended> {
+        let participant = job.participant();
+        let own = self.publisher_end(publisher);
+        let publication = participant.settle(own, peers)?;
+        Ok(Ended::Save(SaveReport {
+            checkpoint: participant.checkpoint(),
+            step: job.request.step,
+            bytes: written.bytes,
+            bytes_total: written.bytes_total,
+            writes: written.writes,
+            commit: started.elapsed(),
+            warnings: publication.warnings,
+        }))
     }
 
     /// Takes the result of this rank's publisher. A late one may still commit: nothing of its save
@@ -367,6 +463,25 @@ impl Saver {
     }
 }
 
+/// Starts to publish what all ranks have written.
+fn start_publishing(job: &Arc<Job>, votes: Vec<Written>) -> Phase {
+    let written = AllWritten {
+        bytes: votes[job.files.rank].files.bytes,
+        bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
+        writes: writes(&votes),
+    };
+    let publishes = Arc::clone(job);
+    let publish = move || publishes.participant().publish(&votes);
+    let commits = job.participant().commits();
+    let publisher = commits.then(|| threads::spawn("publisher", publish).map_err(Error::from));
+    Phase::Publishing { publisher, written }
+}
+
+/// Returns whether a thread has ended, or could not begin.
+fn has_ended<T>(thread: &Result<JoinHandle<T>>) -> bool {
+    thread.as_ref().map_or(true, JoinHandle::is_finished)
+}
+
 impl Job {
     fn participant(&self) -> Participant<'_> {
         let Self { files, request, failpoints } = self;
@@ -383,9 +498,10 @@ impl Job {
         snapshot: &Snapshot,
         mut staging: Staging,
         before: Option<JoinHandle<()>>,
-    ) -> WriterEnd {
+    ) -> WriterEnd<Written> {
         let Files { store, boxes, order, .. } = &*self.files;
         store.set_at(None); // it waits for what follows the last save
+        let staging_pieces = staging.pieces();
         let (copier, mut staged) = staging.ring();
         let written = thread::scope(|scope| {
             let copy = move || snapshot.copy(state, order, copier);
@@ -394,7 +510,9 @@ impl Job {
             before.map(JoinHandle::join);
             let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
             veto().map_err(Error::Vetoed)?;
-            self.participant().write(&boxes, &mut staged)
+            let mut written = self.participant().write(&boxes, &mut staged)?;
+            written.staging_pieces = staging_pieces;
+            Ok(written)
         });
         snapshot.abort(); // nothing reads the rest of it after a failure
         staged.recycle();

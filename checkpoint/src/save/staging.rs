@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub const STAGING: &str = "checkpoint staging";
 
 /// Size of a piece: large enough for a disk, small enough that its digest finds it in a cache.
-const PIECE_BYTES: usize = 4 << 20;
+pub(super) const PIECE_BYTES: usize = 4 << 20;
 
 /// Interval at which a copier that waits for a free piece checks whether the snapshot was aborted.
 const ABORT_POLL: Duration = Duration::from_millis(5);
@@ -48,6 +48,24 @@ impl Staging {
             returned.send(piece).expect("the receiver is here");
         }
         Self { free, returned, pieces }
+    }
+
+    /// Number of pieces.
+    pub(super) fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// Takes a piece out, for other bytes than the state's, while no ring uses them.
+    ///
+    /// # Panics
+    /// When all pieces are taken.
+    pub(super) fn take_piece(&mut self) -> DeviceBuffer<u8> {
+        self.free.try_recv().expect("as many pieces as the ring has")
+    }
+
+    /// Puts a piece back that was taken out.
+    pub(super) fn put_back(&self, piece: DeviceBuffer<u8>) {
+        self.returned.try_send(piece).expect("the ring has room for all of its pieces");
     }
 
     /// Returns both ends of the ring for one save.

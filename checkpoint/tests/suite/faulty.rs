@@ -21,7 +21,7 @@ pub(crate) enum Damage {
     WrongRange,
     /// No bytes now, also for root, as on a hung server.
     TimedOut,
-    /// Reads are fine, and no file can be created.
+    /// Reads are fine, and files of this name cannot be created.
     RefusedWrites,
 }
 
@@ -107,7 +107,8 @@ impl Faulty {
     }
 
     fn refuse_write(&self, key: &str) -> Result<(), IoError> {
-        if !matches!(self.faults.damage, Damage::RefusedWrites) {
+        let refuses = matches!(self.faults.damage, Damage::RefusedWrites);
+        if !refuses || !key.ends_with(&self.faults.file) {
             return Ok(());
         }
         let refused = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);

@@ -9,10 +9,10 @@ use checkpoint::{Failpoint, Failpoints, Listed, Peers, SingleRank, Status};
 use crate::support::*;
 
 /// Kills the whole process when one rank reaches a failpoint.
-struct Killer {
-    rank: usize,
-    failpoint: Failpoint,
-    own: usize,
+pub(crate) struct Killer {
+    pub(crate) rank: usize,
+    pub(crate) failpoint: Failpoint,
+    pub(crate) own: usize,
 }
 
 impl Failpoints for Killer {

@@ -11,6 +11,7 @@ mod full_disk;
 mod identity;
 mod kill;
 mod node_scope;
+mod partner;
 mod promotion;
 mod reads;
 mod retention;

@@ -15,10 +15,10 @@ use crate::support::*;
 
 /// A copy of the model of a seed, as one rank's state.
 #[derive(Debug)]
-struct Model(Vec<Vec<u8>>);
+pub(crate) struct Model(pub(crate) Vec<Vec<u8>>);
 
 impl Model {
-    fn of(seed: u64, world: usize, rank: usize) -> Self {
+    pub(crate) fn of(seed: u64, world: usize, rank: usize) -> Self {
         let model = model(seed);
         Self(parts(&model, world, rank).iter().map(|part| part.data.to_vec()).collect())
     }
@@ -35,11 +35,11 @@ impl Frozen for Model {
     }
 }
 
-fn no_veto() -> Veto {
+pub(crate) fn no_veto() -> Veto {
     Box::new(|| Ok(()))
 }
 
-fn saver(store: &Arc<Store>, peers: &dyn Peers, timeout: Duration) -> Saver {
+pub(crate) fn saver(store: &Arc<Store>, peers: &dyn Peers, timeout: Duration) -> Saver {
     let model = model(0);
     let parts = parts(&model, peers.world(), peers.rank());
     let boxes = parts.into_iter().map(|part| part.tensor).collect();
@@ -47,7 +47,7 @@ fn saver(store: &Arc<Store>, peers: &dyn Peers, timeout: Duration) -> Saver {
     Saver::new(Arc::clone(store), peers.rank(), boxes, staging, timeout)
 }
 
-fn start(
+pub(crate) fn start(
     saver: &mut Saver,
     step: u64,
     peers: &dyn Peers,
@@ -58,7 +58,7 @@ fn start(
     saver.start(request(step, 1, state(step)), Box::new(model), veto, Box::new(failpoints))
 }
 
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn ranks_save_in_the_background_one_after_the_other() {
@@ -103,10 +103,10 @@ fn a_veto_of_one_rank_is_reported_on_all() {
 
 /// Storage that hangs until it is released.
 #[derive(Debug, Clone, Default)]
-struct Hung(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Hung(Arc<(Mutex<bool>, Condvar)>);
 
 impl Hung {
-    fn set(&self, is_hung: bool) {
+    pub(crate) fn set(&self, is_hung: bool) {
         *self.0.0.lock().unwrap() = is_hung;
         self.0.1.notify_all();
     }

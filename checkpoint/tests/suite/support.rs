@@ -38,6 +38,23 @@ impl Peers for Thread {
         };
         self.receivers.iter().map(receive).collect()
     }
+
+    fn send_receive(
+        &self,
+        to: usize,
+        sent: &mut [u8],
+        from: usize,
+        received: &mut [u8],
+    ) -> Result<(), PeersError> {
+        if !sent.is_empty() {
+            self.senders[to].send(sent.to_vec()).map_err(PeersError::new)?;
+        }
+        if !received.is_empty() {
+            let message = self.receivers[from].recv_timeout(Duration::from_secs(20));
+            received.copy_from_slice(&message.map_err(PeersError::new)?);
+        }
+        Ok(())
+    }
 }
 
 /// Runs a function on every rank of a world, and returns what each returned.

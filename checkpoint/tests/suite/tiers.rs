@@ -17,7 +17,7 @@ use crate::faulty;
 use crate::support::*;
 
 /// Disks of nodes, and a file system that all of them share.
-struct Cluster {
+pub(crate) struct Cluster {
     nodes: Vec<TempDir>,
     shared: TempDir,
     has_shared: bool,
@@ -26,19 +26,19 @@ struct Cluster {
 }
 
 /// Node of each rank.
-type Placement<'a> = &'a [usize];
+pub(crate) type Placement<'a> = &'a [usize];
 
 const NVME: &[Scope] = &[Scope::Node];
 const BOTH: &[Scope] = &[Scope::Node, Scope::Shared];
 
 impl Cluster {
-    fn new(nodes: usize, has_shared: bool) -> Self {
+    pub(crate) fn new(nodes: usize, has_shared: bool) -> Self {
         let nodes = (0..nodes).map(|_| tempfile::tempdir().unwrap()).collect();
         let shared = tempfile::tempdir().unwrap();
         Self { nodes, shared, has_shared, unreadable: None }
     }
 
-    fn nvme(&self, node: usize) -> &Path {
+    pub(crate) fn nvme(&self, node: usize) -> &Path {
         self.nodes[node].path()
     }
 
@@ -46,7 +46,7 @@ impl Cluster {
         self.shared.path().join("checkpoints")
     }
 
-    fn tiers(&self, node: usize) -> Tiers {
+    pub(crate) fn tiers(&self, node: usize) -> Tiers {
         let nvme = match self.unreadable {
             Some(file) => faulty::open_without(self.nvme(node), file).with_scope(Scope::Node),
             None => open_node(self.nvme(node)),
@@ -75,7 +75,10 @@ impl Cluster {
         names[0].clone()
     }
 
-    fn try_resume(&self, placement: Placement<'_>) -> Vec<Result<Option<Restored>, Error>> {
+    pub(crate) fn try_resume(
+        &self,
+        placement: Placement<'_>,
+    ) -> Vec<Result<Option<Restored>, Error>> {
         on_ranks(placement.len(), |peers| {
             let tiers = self.tiers(placement[peers.rank()]);
             let mut data: Vec<Vec<u8>> =
@@ -90,7 +93,7 @@ impl Cluster {
     }
 
     /// Restores on every rank, all bytes checked.
-    fn resume(&self, placement: Placement<'_>) -> Vec<Restored> {
+    pub(crate) fn resume(&self, placement: Placement<'_>) -> Vec<Restored> {
         let all = self.try_resume(placement).into_iter();
         let all: Vec<_> = all.map(|result| result.unwrap().expect("found")).collect();
         assert!(all.iter().all(|other| other.checkpoint == all[0].checkpoint));
@@ -116,7 +119,7 @@ impl Cluster {
     }
 
     /// A new machine in the place of a node.
-    fn replace(&mut self, node: usize) {
+    pub(crate) fn replace(&mut self, node: usize) {
         self.nodes[node] = tempfile::tempdir().unwrap();
     }
 

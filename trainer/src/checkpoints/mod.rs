@@ -6,6 +6,7 @@ mod cadence;
 mod copies;
 mod failures;
 pub mod open;
+mod partner;
 mod progress;
 mod recovery;
 mod save_tier;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use checkpoint::promotion::{Promoted, RouteStatus};
 use checkpoint::tier::Scope;
 use checkpoint::{
-    Claim, Member, Reads, Save, SaveReport, Saver, SharedFailpoints, Tiers, Unusable, Veto,
+    Claim, Member, Partner, Reads, Save, SaveReport, Saver, SharedFailpoints, Tiers, Unusable, Veto,
 };
 use serde_json::json;
 
@@ -42,6 +43,7 @@ use telemetry::Events;
 use tiers::Planned;
 
 use crate::tier_set::TierSet;
+pub(crate) use partner::partner;
 pub(crate) use trigger::SaveTrigger;
 
 use record::statistics::Distribution;
@@ -279,13 +281,14 @@ impl Checkpointer {
     }
 
     /// Takes the staging memory of a trainer whose state is complete.
-    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) {
+    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>, partner: Option<Partner>) {
         let saved = state_map::saved(&trainer.saved_layout());
         self.ranges = saved.ranges.into();
         let staging = trainer.take_staging().expect("attached once");
         let store = Arc::clone(&self.present().store);
         let rank = trainer.ranks().rank();
-        self.saver = Some(Saver::new(store, rank, saved.boxes, staging, self.config.deadline));
+        let saver = Saver::new(store, rank, saved.boxes, staging, self.config.deadline);
+        self.saver = Some(saver.with_partner(partner));
     }
 
     /// Returns the tiers that this rank wants a checkpoint of this step, counted from 1, to reach.

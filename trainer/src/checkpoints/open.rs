@@ -257,7 +257,7 @@ mod tests {
 
     fn planned(scope: Scope, address: &str) -> Planned {
         let (name, address) = ("shared", address.to_owned());
-        Planned { name, scope, address, every: Interval::Never, keep: 1 }
+        Planned { name, scope, address, every: Interval::Never, keep: 1, has_partner_copies: false }
     }
 
     /// Opens a tier on two ranks, at these places.

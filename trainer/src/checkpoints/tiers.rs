@@ -25,6 +25,8 @@ pub struct Planned {
     pub every: Interval,
     /// Number of checkpoints kept.
     pub keep: usize,
+    /// True if each rank's files are copied to another node.
+    pub has_partner_copies: bool,
 }
 
 /// Returns the tiers of a run, the nearest first; `folder` is the run's own folder for checkpoints.
@@ -45,6 +47,7 @@ pub fn planned(
             address: tier.path.clone().or(default).map(of_run)?,
             every: tier.every.unwrap_or(config.every),
             keep: tier.keep.unwrap_or(config.keep),
+            has_partner_copies: tier.partner,
         })
     };
     let nvme = plan("nvme", Scope::Node, &config.nvme, variables.nvme);
@@ -56,6 +59,7 @@ pub fn planned(
         address: folder.to_string_lossy().into_owned(),
         every: config.shared.every.unwrap_or(config.every),
         keep: config.shared.keep.unwrap_or(config.keep),
+        has_partner_copies: false,
     });
     let shared = config.has_shared_tier().then_some(shared);
     nvme.into_iter().chain(shared).chain(object).collect()
@@ -79,7 +83,12 @@ impl Planned {
 
     pub(super) fn record(&self) -> TierRecord {
         let filesystem = self.filesystem().map(|filesystem| filesystem.name.to_string());
-        TierRecord { name: self.name.to_owned(), address: self.address.clone(), filesystem }
+        TierRecord {
+            name: self.name.to_owned(),
+            address: self.address.clone(),
+            filesystem,
+            has_partner_copies: self.has_partner_copies,
+        }
     }
 }
 

@@ -296,6 +296,9 @@ pub struct TierConfig {
     /// Number of committed checkpoints to keep there; `checkpoint.keep` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<usize>,
+    /// Keeps a copy of each rank's files on another node. Only for the tier of nodes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partner: bool,
 }
 
 impl Default for CheckpointConfig {
@@ -661,6 +664,14 @@ impl Settings {
             let expected =
                 "another path, or checkpoint.nvme.path or checkpoint.object.path as well";
             return Err(invalid("checkpoint.shared.path", "none", expected));
+        }
+        for (key, tier) in
+            [("checkpoint.shared.partner", shared), ("checkpoint.object.partner", object)]
+        {
+            if tier.partner {
+                let expected = "false: all nodes see this tier, so only nvme has partner copies";
+                return Err(invalid(key, true, expected));
+            }
         }
         if self.checkpoint.keep == 0 {
             return Err(invalid("checkpoint.keep", 0, "at least 1"));

@@ -111,7 +111,8 @@ impl TierCheck<'_> {
             TierScope::Node => context.world.div_ceil(context.local_world) as u64,
             TierScope::Shared => 1,
         };
-        self.checkpoint_bytes.map(|bytes| (CHECKPOINTS_AT_ONCE * bytes).div_ceil(nodes))
+        let copies = if tier.has_partner_copies { 2 } else { 1 };
+        self.checkpoint_bytes.map(|bytes| (copies * CHECKPOINTS_AT_ONCE * bytes).div_ceil(nodes))
     }
 }
 
@@ -194,6 +195,7 @@ mod tests {
             address: address.to_string_lossy().into_owned(),
             every: Interval::Never,
             keep: 1,
+            has_partner_copies: false,
         }
     }
 

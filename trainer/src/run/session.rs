@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint::Identity;
+use checkpoint::{Identity, Partner};
 use device::Device;
 use device::cuda::{self, Cuda, Libraries, Required};
 use launch::Placement;
@@ -36,7 +36,7 @@ use super::transports::TransportProbe;
 use super::tuning::Tuning;
 use super::watchdog::Watchdog;
 use crate::checkpoints::open::open;
-use crate::checkpoints::{Checkpointer, tiers};
+use crate::checkpoints::{Checkpointer, partner, tiers};
 use crate::config::Variables;
 use crate::config::{self, Config};
 use crate::data::Source;
@@ -97,6 +97,8 @@ pub(super) struct Session<'run> {
     planned_bytes: u64,
     /// Source of the weights of step 0, unless they are initialised from the seed.
     import: Option<Import>,
+    /// Ranks on other nodes with which this rank exchanges copies of checkpoints.
+    partner: Option<Partner>,
 }
 
 impl<'run> Session<'run> {
@@ -143,6 +145,8 @@ impl<'run> Session<'run> {
         let import = import.transpose()?;
         let workload_id = workload.id(source.digest());
         agree_on_configuration(options, world, &workload_id)?;
+        let storage = ranks_with_storage_timeout(options, world);
+        let partner = partner(&config.settings.checkpoint, placement.node, storage)?;
         let backend = RankBackend::open(config, world, &device)?;
         if let Device::Cuda(device) = &device {
             let sharing = ranks_sharing(options, world, device)?;
@@ -167,6 +171,7 @@ impl<'run> Session<'run> {
             last_step,
             planned_bytes: plan.total_bytes,
             import,
+            partner,
         })
     }
 
@@ -504,7 +509,7 @@ impl<'run> Session<'run> {
         checkpointer: &mut Checkpointer,
     ) -> Outcome<Option<u64>> {
         let first = trainer.insert(self.trainer(events)?);
-        checkpointer.attach(first);
+        checkpointer.attach(first, self.partner);
         let failure = match checkpointer.resume(first) {
             Err(failure) if self.may_start_again(&failure) => failure,
             resumed => return resumed,
@@ -512,7 +517,7 @@ impl<'run> Session<'run> {
         checkpointer.warn(None, format!("starts again at step 1: {failure}"));
         *trainer = None; // what a failed restore leaves of the state is unspecified
         let again = trainer.insert(self.trainer(events)?);
-        checkpointer.attach(again);
+        checkpointer.attach(again, self.partner);
         checkpointer.start_copies(again)?;
         Ok(None)
     }

@@ -1,0 +1,392 @@
+//! Copies of each rank's files on another node: what is lost with a node, in flight or on the way
+//! to the commit. Ranks are threads, nodes are folders.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use checkpoint::{
+    Dtype, Error, Failpoint, Failpoints, NoFailpoints, Partner, Peers, PeersError, SaveReport,
+    Saver, Staging, Store, TensorBox,
+};
+use device::Allocator;
+
+use crate::faulty::{self, Damage, Faults};
+use crate::kill::Killer;
+use crate::saver::{self, Hung, LONG, Model, no_veto};
+use crate::support::*;
+use crate::tiers::{Cluster, Placement};
+
+/// Worlds of 2, 4 and 6 ranks, one or two on a node.
+const PLACEMENTS: [Placement<'static>; 5] =
+    [&[0, 1], &[0, 1, 2, 3], &[0, 0, 1, 1], &[0, 1, 2, 3, 4, 5], &[0, 1, 2, 0, 1, 2]];
+
+fn nodes(placement: Placement<'_>) -> usize {
+    placement.iter().max().unwrap() + 1
+}
+
+fn partner(placement: Placement<'_>, rank: usize) -> Partner {
+    Partner::of(rank, placement).expect("no node has more than half")
+}
+
+fn rank_saver(store: &Arc<Store>, placement: Placement<'_>, peers: &dyn Peers) -> Saver {
+    let partner = partner(placement, peers.rank());
+    saver::saver(store, peers, LONG).with_partner(Some(partner))
+}
+
+/// Saves the model of seed `step` with copies, each rank on its node.
+fn save_rank(
+    root: &Path,
+    placement: Placement<'_>,
+    step: u64,
+    peers: &dyn Peers,
+    failpoints: impl Failpoints + Send + Sync + 'static,
+) -> Result<SaveReport, Error> {
+    let mut saver = rank_saver(&Arc::new(open_node(root)), placement, peers);
+    saver::start(&mut saver, step, peers, no_veto(), failpoints);
+    let report = saver.finish(peers, &mut |_| ())?.expect("one was started");
+    saver.finish_afterwards();
+    Ok(report)
+}
+
+fn save(cluster: &Cluster, placement: Placement<'_>, step: u64) -> String {
+    let reports = on_ranks(placement.len(), |peers| {
+        let root = cluster.nvme(placement[peers.rank()]);
+        save_rank(root, placement, step, peers, NoFailpoints).unwrap()
+    });
+    reports[0].checkpoint.clone()
+}
+
+/// Files of a saved rank on a node, without their folder, and their bytes.
+fn files_of(root: &Path, name: &str, rank: usize) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = root.join(name);
+    let prefix = format!("r{rank:05}");
+    let is_of_rank =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&prefix);
+    let of_rank = files(&folder).into_iter().filter(is_of_rank);
+    of_rank
+        .map(|path| (path.strip_prefix(&folder).unwrap().to_owned(), fs::read(&path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_lost_node_is_restored_from_the_disks_of_the_others() {
+    for placement in PLACEMENTS {
+        for lost in 0..nodes(placement) {
+            let mut cluster = Cluster::new(nodes(placement), false);
+            save(&cluster, placement, 10);
+            let name = save(&cluster, placement, 20);
+            for rank in 0..placement.len() {
+                let own = files_of(cluster.nvme(placement[rank]), &name, rank);
+                let keeper = placement[partner(placement, rank).keeper];
+                assert!(own.len() > 1 && own == files_of(cluster.nvme(keeper), &name, rank));
+            }
+            cluster.replace(lost);
+            for restored in cluster.resume(placement) {
+                assert_eq!((restored.step, restored.rejected), (20, Vec::new()), "{placement:?}");
+                assert_eq!(restored.warnings, [""; 0]);
+            }
+        }
+    }
+}
+
+/// A run may continue with other ranks on other nodes, and lose another node after the next save.
+#[test]
+fn copies_follow_the_placement_of_each_attempt() {
+    let mut cluster = Cluster::new(3, false);
+    save(&cluster, &[0, 0, 1, 1, 2, 2], 10);
+    cluster.replace(1);
+    assert_eq!(cluster.resume(&[2, 0, 1])[0].step, 10, "fewer ranks");
+    save(&cluster, &[2, 0, 1], 20);
+    cluster.replace(2);
+    assert_eq!(cluster.resume(&[0, 1, 2, 2, 1, 0])[0].step, 20, "more ranks");
+}
+
+#[test]
+fn what_a_node_keeps_for_another_is_retained_and_verified_like_its_own() {
+    let cluster = Cluster::new(2, false);
+    let names = [10, 20, 30].map(|step| save(&cluster, &[0, 1], step));
+    for node in [0, 1] {
+        let store = open_node(cluster.nvme(node));
+        assert_eq!(store.presence(&names[2]).unwrap().ranks, 2);
+        assert_eq!(store.contents(&names[2]).unwrap().ranks, 2);
+        let verified = store.verify(&names[2]).unwrap();
+        assert!(verified.problems.is_empty() && verified.bytes as usize == all_bytes());
+        let report = store.apply_retention(1, 1, &NoFailpoints);
+        assert_eq!((report.removed.len(), report.warnings), (2, Vec::new()));
+        assert_eq!(crate::support::names(&store), names[2..]);
+    }
+    let copy = &files(&cluster.nvme(0).join(&names[2]).join("d00"));
+    let copy = copy.iter().find(|path| path.to_string_lossy().contains("r00001-000")).unwrap();
+    fs::remove_file(copy).unwrap();
+    let store = open_node(cluster.nvme(0));
+    assert_eq!(store.verify(&names[2]).unwrap().problems.len(), 1);
+    assert_eq!(store.apply_retention(1, 1, &NoFailpoints).warnings.len(), 1, "not counted");
+}
+
+fn all_bytes() -> usize {
+    model(0).iter().map(Vec::len).sum()
+}
+
+fn damage(root: &Path, name: &str, rank: usize) {
+    let path = root.join(name).join(format!("d00/r{rank:05}-000.safetensors"));
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[4100] ^= 4;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_read_from_the_other_copy_and_two_are_too_many() {
+    for damaged_on in [0, 1] {
+        let cluster = Cluster::new(2, false);
+        save(&cluster, &[0, 1], 10);
+        let name = save(&cluster, &[0, 1], 20);
+        damage(cluster.nvme(damaged_on), &name, 0);
+        let restored = cluster.resume(&[0, 1]);
+        assert_eq!((restored[0].step, &restored[0].rejected[..]), (20, &[][..]));
+        assert_eq!(restored[0].warnings.len(), 1, "{:?}", restored[0].warnings);
+    }
+    let mut cluster = Cluster::new(2, false);
+    save(&cluster, &[0, 1], 10);
+    let name = save(&cluster, &[0, 1], 20);
+    damage(cluster.nvme(0), &name, 1);
+    cluster.replace(1);
+    let restored = cluster.resume(&[0, 1]);
+    assert_eq!((restored[0].step, restored[0].rejected.len()), (10, 1), "an older one is whole");
+}
+
+/// Network that flips a bit of the n-th byte that a rank sends to another one.
+struct Noisy<'a> {
+    peers: &'a Thread,
+    offset: Cell<Option<usize>>,
+}
+
+impl Peers for Noisy<'_> {
+    fn rank(&self) -> usize {
+        self.peers.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.peers.world()
+    }
+
+    fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
+        self.peers.all_gather(payload)
+    }
+
+    fn send_receive(
+        &self,
+        to: usize,
+        sent: &mut [u8],
+        from: usize,
+        received: &mut [u8],
+    ) -> Result<(), PeersError> {
+        if let Some(offset) = self.offset.take() {
+            sent[offset] ^= 16;
+        }
+        self.peers.send_receive(to, sent, from, received)
+    }
+}
+
+/// Saves over such a network, and then over a good one.
+fn save_over_noise(offset: usize, named: &str) {
+    let cluster = Cluster::new(2, false);
+    let good = save(&cluster, &[0, 1], 10);
+    on_ranks(2, |peers| {
+        let flip = (peers.rank() == 0).then_some(offset);
+        let noisy = Noisy { peers, offset: Cell::new(flip) };
+        let store = Arc::new(open_node(cluster.nvme(peers.rank())));
+        let mut saver = rank_saver(&store, &[0, 1], peers);
+        saver::start(&mut saver, 20, peers, no_veto(), NoFailpoints);
+        let error = saver.finish(&noisy, &mut |_| ()).unwrap_err();
+        let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
+        assert_eq!((failures.len(), failures[0].rank), (1, 1), "{failures:?}");
+        assert!(failures[0].reason.contains(named), "{offset}: {failures:?}");
+        saver.finish_afterwards();
+        assert_eq!(names(&store), [&good[..]], "nothing is left of it");
+        saver::start(&mut saver, 30, peers, no_veto(), NoFailpoints);
+        assert_eq!(saver.finish(&noisy, &mut |_| ()).unwrap().unwrap().step, 30);
+    });
+}
+
+#[test]
+fn a_byte_that_changes_in_flight_fails_the_save_and_no_other() {
+    let cluster = Cluster::new(2, false);
+    let name = save(&cluster, &[0, 1], 10);
+    let own = files_of(cluster.nvme(0), &name, 0);
+    let index_bytes = own.last().unwrap().1.len();
+    let stream_bytes: usize = own.iter().map(|(_, bytes)| bytes.len()).sum();
+    save_over_noise(30, "r00000.idx.json");
+    save_over_noise(index_bytes + 100, "r00000-000.safetensors: byte 0");
+    save_over_noise(index_bytes + own[0].1.len() + 4096 + 250, "r00000-001.safetensors: byte 4296");
+    save_over_noise(stream_bytes - 1, ".safetensors: byte");
+}
+
+/// The files of a rank are larger than its staging memory, and those of ranks differ in size.
+#[test]
+fn large_files_take_several_rounds() {
+    let cluster = Cluster::new(2, false);
+    let sizes = [13 << 20, 3 << 20];
+    on_ranks(2, |peers| {
+        let rank = peers.rank();
+        let root = cluster.nvme(rank);
+        let store = open_node(root).with_options(checkpoint::Options {
+            file_bytes_max: 5 << 20,
+            chunk_bytes: 3 << 20,
+            ..checkpoint::Options::default()
+        });
+        let boxes = (0..4)
+            .map(|part| TensorBox::whole(&format!("{rank} {part}"), Dtype::U8, &[sizes[rank] / 4]));
+        let staging = Staging::new(0, &Allocator::host());
+        let mut saver = Saver::new(Arc::new(store), rank, boxes.collect(), staging, LONG)
+            .with_partner(Some(partner(&[0, 1], rank)));
+        for step in [10_usize, 20] {
+            let bytes = |part| {
+                let byte = |index: usize| ((index * (step + part)) >> 7) as u8;
+                (0..sizes[rank] / 4).map(byte).collect()
+            };
+            let model = Box::new(Model((0..4).map(bytes).collect()));
+            let request = request(step as u64, 1, state(0));
+            saver.start(request, model, no_veto(), Box::new(NoFailpoints));
+            let mut advanced = 0;
+            let report = loop {
+                while !saver.is_ready() {
+                    std::thread::yield_now();
+                }
+                advanced += 1;
+                if let Some(report) = saver.advance(peers).unwrap() {
+                    break report;
+                }
+            };
+            assert_eq!(advanced, 3 + 4, "write, copy and publish; 13 MiB in rounds of 4 MiB");
+            peers.all_gather(&[]).unwrap();
+            for saved in [0, 1] {
+                let [own, copy] = [saved, 1 - saved]
+                    .map(|node| files_of(cluster.nvme(node), &report.checkpoint, saved));
+                assert_eq!(own.len(), if saved == 0 { 5 } else { 2 });
+                assert!(own == copy);
+            }
+        }
+    });
+}
+
+#[test]
+fn nodes_with_the_same_disk_are_not_each_other_s_partners() {
+    let disk = tempfile::tempdir().unwrap();
+    let results = on_ranks(2, |peers| save_rank(disk.path(), &[0, 1], 10, peers, NoFailpoints));
+    for result in results {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("both nodes have the same disk"), "{error}");
+    }
+}
+
+#[test]
+fn a_copy_that_cannot_be_written_fails_the_save_on_all_ranks() {
+    let cluster = Cluster::new(2, false);
+    save(&cluster, &[0, 1], 10);
+    let failures = on_ranks(2, |peers| {
+        let faults = match peers.rank() {
+            0 => Faults::none(),
+            _ => Faults::new("r00000-001.safetensors", Damage::RefusedWrites, 1),
+        };
+        let store = faulty::open(cluster.nvme(peers.rank()), &faults);
+        let store = Arc::new(store.with_scope(checkpoint::Scope::Node));
+        let mut saver = rank_saver(&store, &[0, 1], peers);
+        saver::start(&mut saver, 20, peers, no_veto(), NoFailpoints);
+        let error = saver.finish(peers, &mut |_| ()).unwrap_err();
+        let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
+        failures
+    });
+    for failures in failures {
+        assert_eq!((failures.len(), failures[0].rank), (1, 1));
+        assert!(failures[0].reason.contains("r00000-001.safetensors"), "{failures:?}");
+    }
+    assert_eq!(cluster.resume(&[0, 1])[0].step, 10);
+}
+
+/// Hangs at a failpoint of the copy, as a disk may.
+struct HungCopy(Hung);
+
+impl Failpoints for HungCopy {
+    fn hit(&self, failpoint: Failpoint) {
+        if failpoint == Failpoint::MidPartnerCopy {
+            self.0.hit(Failpoint::BeforeShard);
+        }
+    }
+}
+
+#[test]
+fn a_hung_copy_fails_saves_until_the_disk_answers() {
+    let cluster = Cluster::new(2, false);
+    on_ranks(2, |peers| {
+        let storage = Hung::default();
+        storage.set(peers.rank() == 1);
+        let store = Arc::new(open_node(cluster.nvme(peers.rank())));
+        let timeout = Duration::from_millis(300);
+        let partner = Some(partner(&[0, 1], peers.rank()));
+        let mut saver = saver::saver(&store, peers, timeout).with_partner(partner);
+        for (step, named) in [(10, "the copy of another rank's files"), (20, "earlier save")] {
+            saver::start(&mut saver, step, peers, no_veto(), HungCopy(storage.clone()));
+            let error = saver.finish(peers, &mut |_| ()).unwrap_err();
+            let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
+            // Where the machine's own storage stalls, rank 0 is late as well.
+            let of_rank_1 = failures.iter().find(|failure| failure.rank == 1);
+            assert!(of_rank_1.is_some_and(|it| it.reason.contains(named)), "{failures:?}");
+        }
+        storage.set(false);
+        let deadline = Instant::now() + LONG;
+        for step in 30.. {
+            saver::start(&mut saver, step, peers, no_veto(), HungCopy(storage.clone()));
+            match saver.finish(peers, &mut |_| ()) {
+                Ok(_) => break,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        }
+    });
+    assert!(cluster.resume(&[0, 1])[0].step >= 30);
+}
+
+/// The child: saves step 30, and dies.
+fn die(argument: &str) {
+    let mut fields = argument.splitn(3, ' ');
+    let mut next = || fields.next().unwrap();
+    let failpoint: Failpoint = next().parse().unwrap();
+    let rank = next().parse().unwrap();
+    let roots: Vec<_> = next().split(':').collect();
+    on_ranks(2, |peers| {
+        let own = peers.rank();
+        let killer = Killer { rank, failpoint, own };
+        save_rank(Path::new(roots[own]), &[0, 1], 30, peers, killer).map(|_| ())
+    });
+    panic!("survived {failpoint} on rank {rank}");
+}
+
+#[test]
+fn a_kill_in_any_phase_and_a_lost_node_leave_the_newest_commit() {
+    if let Some(argument) = child_argument() {
+        return die(&argument);
+    }
+    let of_a_save = Failpoint::ALL.into_iter().filter(|it| *it != Failpoint::MidRetention);
+    for failpoint in of_a_save.chain(Failpoint::PARTNER) {
+        for rank in [0, 1] {
+            let mut cluster = Cluster::new(2, false);
+            save(&cluster, &[0, 1], 20);
+            let roots = [0, 1].map(|node| cluster.nvme(node).display().to_string()).join(":");
+            let argument = format!("{failpoint} {rank} {roots}");
+            let test = "partner::a_kill_in_any_phase_and_a_lost_node_leave_the_newest_commit";
+            let output = child(&["env"], test, &argument).output().unwrap();
+            assert_eq!(output.status.signal(), Some(9), "{failpoint} on rank {rank}: {output:?}");
+            // One node may have committed before the kill: it has all files.
+            let newest = cluster.resume(&[0, 1])[0].step;
+            let may_be_committed = failpoint as usize >= Failpoint::VoteBeforeManifest as usize;
+            assert!(newest == 20 || newest == 30 && may_be_committed, "{failpoint} on rank {rank}");
+            cluster.replace(rank);
+            let left = cluster.resume(&[0, 1]).remove(0);
+            assert!((20..=newest).contains(&left.step), "{failpoint} on rank {rank}: {left:?}");
+            assert!(left.rejected.is_empty() && left.warnings.is_empty(), "{left:?}");
+        }
+    }
+}
