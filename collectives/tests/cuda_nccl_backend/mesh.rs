@@ -148,6 +148,26 @@ fn follow_each_other(Rank { nccl, device }: Rank) {
     assert!(matches!(closed, Err(Error::Dead { .. })), "groups end with the world: {closed:?}");
 }
 
+/// Two ranks open their group first: the grid of all, opened by all, connects only what is new.
+#[test]
+fn a_line_that_its_ranks_have_connected_is_used_again() {
+    let test = "mesh::a_line_that_its_ranks_have_connected_is_used_again";
+    in_own_process(test, 0, || {
+        on_mesh(RANKS, |Rank { nccl, device }| {
+            let is_first = nccl.rank() < 2;
+            let _pair = is_first.then(|| nccl.subgroup(&dimensions(nccl.rank())[0]).unwrap());
+            let grid = nccl.grid(&plan()).unwrap();
+            let mut buffer = ones(&device, LEN);
+            join_sum(&*grid, buffer.view_mut());
+            nccl.settle(TERMS.timeout, &mut |_| ()).unwrap();
+            let mut sums = vec![0.0; LEN];
+            device.read(buffer.view(), &mut sums).unwrap();
+            assert_eq!(sums, [4.0; LEN]);
+            nccl.close(soon()).unwrap();
+        });
+    });
+}
+
 /// Rank 3 does not take part in a reduction of a grid: every other rank names it, and the line in
 /// which it waits itself.
 #[test]
