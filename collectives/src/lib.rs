@@ -1,10 +1,10 @@
 //! Communication between ranks: one trait, several backends, one contract suite.
 //!
 //! Every operation works in place on one contiguous buffer, is started without blocking and waited
-//! for with a deadline. Two ways to start operations that overlap computation are safe: [`scope`]
-//! keeps the borrow of every buffer until its operation is over; [`Incoming`] owns a buffer of
-//! which some ranges may be in flight from one call to another. The methods of `dyn Collective`
-//! (`all_reduce_sum`, `barrier`, ...) block, and serve control messages.
+//! for with a deadline. [`Incoming`] owns a buffer of which some ranges may be in flight while
+//! others are used, from one call to another: so operations overlap computation without unsafe
+//! code. The methods of `dyn Collective` (`all_reduce_sum`, `barrier`, ...) block, and serve control
+//! messages. [`AllToAll`] exchanges parts of any length between every two ranks.
 //!
 //! `buffer`, another method of `dyn Collective`, creates buffers in the memory on which the backend
 //! is fastest: on MPI, memory that the ranks of a node share.
@@ -33,13 +33,14 @@ pub use backends::mpi::{Mpi, MpiOptions};
 pub use backends::nccl::{LogSettings, Nccl, Variable};
 pub use backends::single::Single;
 pub use backends::threads::Threads;
+pub use core::all_to_all::{AllToAll, Parts};
 pub use core::bucket::{Bucket, BucketPlan};
 pub use core::collective::{BackendMemory, Collective, OUTSTANDING_MAX, Ticket};
 pub use core::dtype::{Dtype, Element};
 pub use core::error::{Error, Position};
 pub use core::group::{GridPlan, GroupPlan};
 pub use core::incoming::Incoming;
+pub use core::message::Message;
 pub use core::operation::{Channel, Operation, Settled, Timing};
 pub use core::raw_buffer::RawBuffer;
-pub use core::scope::{Pending, Scope, scope};
 pub use core::traffic::{Dimension, Dimensions, Interval, StageTiming};

@@ -6,9 +6,10 @@ mod allocations;
 
 use std::time::{Duration, Instant};
 
+use device::Allocator;
 use support::counting::Counting;
 use yardstick_collectives::contract::{self, Terms, failures};
-use yardstick_collectives::{Collective, Error, Operation, Single, Threads, scope};
+use yardstick_collectives::{Collective, Error, Incoming, Operation, Single, Threads};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -65,6 +66,11 @@ fn an_absent_member_of_a_group_is_named() {
             contract::groups::an_absent_member_is_named(rank, absent, len, timeout);
             std::thread::sleep(2 * timeout);
         });
+        on_threads(4, |rank| {
+            let check = contract::groups::an_absent_peer_of_grouped_messages_is_named;
+            check(rank, absent, len, timeout);
+            std::thread::sleep(2 * timeout);
+        });
     }
 }
 
@@ -108,20 +114,18 @@ fn threads_detect_mismatches() {
     });
 }
 
-/// A scope whose body panics must not wait for peers, and must not leave its buffers in flight.
+/// A panic must not wait for peers, and must not leave buffers in flight.
 #[test]
-fn a_panic_in_a_scope_abandons_the_group() {
+fn a_panic_with_operations_in_flight_abandons_the_group() {
     on_threads(2, |rank| {
         if rank.rank() == 1 {
             return;
         }
         let start = Instant::now();
-        let mut buffer = [1f32; 8];
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            scope(rank, |scope| {
-                let _pending = scope.start(Operation::AllReduceSum, &mut buffer);
-                panic!("on purpose");
-            })
+            let mut buffer = Incoming::<f32>::new(rank, Allocator::host().zeros(8));
+            buffer.start(Operation::AllReduceSum, 0..8).unwrap();
+            panic!("on purpose");
         }));
         assert!(outcome.is_err());
         assert!(start.elapsed() < Duration::from_secs(5));

@@ -381,3 +381,18 @@ fn backends_that_do_not_reach_the_memory_are_usage_errors() {
         run(&flags).expect(2).expect_stderr(&[&setting.replace('=', " = "), expected]);
     }
 }
+
+#[test]
+fn comm_measures_and_verifies_every_operation_through_nccl() {
+    let flags = ["--max-bytes", "64K", "--factor", "64", "--iterations", "2", "--json"];
+    let mut command = mpirun(3, &[&["comm", "--device", "cuda"], &flags[..]].concat());
+    command.env("EMULATED_CUDA_DEVICES", "3");
+    let report: Value = serde_json::from_str(&finish(command).expect(0).stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["operation"].as_str().unwrap()).collect();
+    let operations = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"];
+    assert_eq!(names, operations.map(|name| [name; 2]).concat());
+    for row in rows {
+        assert_eq!([&row["in_place"]["wrong"], &row["out_of_place"]["wrong"]], [0, 0], "{row:#}");
+    }
+}

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::core::group::Membership;
 use crate::core::outstanding::{Job, OutstandingTable};
 use crate::{
-    Channel, Collective, Error, GroupPlan, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing,
+    Channel, Collective, Error, GroupPlan, Message, OUTSTANDING_MAX, Operation, RawBuffer, Ticket,
+    Timing,
 };
 
 const NAME: &str = "single";
@@ -34,6 +35,18 @@ impl Single {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complete(&self, job: Job) -> Result<Ticket, Error> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.dead {
+            return Err(Error::Dead { backend: NAME, rank: 0, reason: reason.clone() });
+        }
+        let operation = job.operation;
+        let full = Error::Full { operation, rank: 0, capacity: OUTSTANDING_MAX };
+        let ticket = state.outstanding.insert(job).ok_or(full)?;
+        state.outstanding.complete(ticket.slot, Ok(job.timing_since(job.submitted)));
+        Ok(ticket)
     }
 }
 
@@ -75,15 +88,13 @@ unsafe impl Collective for Single {
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
         operation.validate(buffer, &self.membership)?;
-        let mut state = self.lock();
-        if let Some(reason) = &state.dead {
-            return Err(Error::Dead { backend: NAME, rank: 0, reason: reason.clone() });
-        }
-        let job = Job::new(channel, operation, buffer);
-        let full = Error::Full { operation, rank: 0, capacity: OUTSTANDING_MAX };
-        let ticket = state.outstanding.insert(job).ok_or(full)?;
-        state.outstanding.complete(ticket.slot, Ok(job.timing_since(job.submitted)));
-        Ok(ticket)
+        self.complete(Job::new(channel, operation, buffer))
+    }
+
+    /// No message has a peer.
+    unsafe fn submit_group(&self, channel: Channel, messages: &[Message]) -> Result<Ticket, Error> {
+        messages.iter().try_for_each(|message| message.validate(&self.membership))?;
+        self.complete(Job::of_messages(channel, messages))
     }
 
     fn wait(&self, ticket: Ticket, _deadline: Instant) -> Result<Timing, Error> {

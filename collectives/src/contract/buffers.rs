@@ -1,9 +1,9 @@
 //! Operations on buffers that the backend made, and on ranges of them.
 
-use device::Allocator;
+use device::{Allocator, DeviceBuffer};
 
 use super::terms::{Terms, expect_ok, filled, value};
-use crate::{Channel, Collective, Incoming, Operation, scope};
+use crate::{Channel, Collective, Incoming, Operation};
 
 /// Operations on a buffer of `dyn Collective`'s `buffer` and on ranges of it have the same results
 /// as on other memory.
@@ -22,8 +22,7 @@ pub fn operations_on_backend_buffers(collective: &dyn Collective, terms: &Terms)
     let buffer = collective.buffer::<f32>(&allocator, len, terms.deadline());
     let mut buffer = expect_ok(collective, "buffer", buffer);
     assert_eq!(allocator.total_bytes(), (len * size_of::<f32>()) as u64, "recorded");
-    let buffer = buffer.host_mut();
-    assert!(buffer.iter().all(|&element| element == 0.0), "zeros at first");
+    assert!(buffer.host().iter().all(|&element| element == 0.0), "zeros at first");
 
     let run = |operation, buffer: &mut [f32]| {
         buffer.copy_from_slice(&filled(rank, buffer.len()));
@@ -31,7 +30,7 @@ pub fn operations_on_backend_buffers(collective: &dyn Collective, terms: &Terms)
         expect_ok(collective, "an operation on a buffer", result);
     };
     for range in [0..len, world..len - world] {
-        let elements = &mut buffer[range];
+        let elements = &mut buffer.host_mut()[range];
         let part = elements.len() / world;
         run(Operation::AllReduceSum, elements);
         assert_sums(world, elements, 0, "all-reduce");
@@ -89,18 +88,15 @@ pub fn ranges_complete_one_after_another(collective: &dyn Collective, terms: &Te
 }
 
 /// Two ranges of one buffer in flight together.
-fn halves_overlap(collective: &dyn Collective, terms: &Terms, buffer: &mut [f32]) {
-    buffer.copy_from_slice(&filled(collective.rank(), buffer.len()));
-    let middle = buffer.len() / 2;
-    let (first, second) = buffer.split_at_mut(middle);
-    scope(collective, |scope| {
-        let pending = [first, second]
-            .map(|half| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, half)));
-        for pending in pending {
-            expect_ok(collective, "wait", pending.wait(terms.deadline()));
-        }
-    });
-    assert_sums(collective.world(), buffer, 0, "two halves");
+fn halves_overlap(collective: &dyn Collective, terms: &Terms, buffer: DeviceBuffer<f32>) {
+    let len = buffer.len();
+    let own = filled(collective.rank(), len);
+    let mut buffer = Incoming::new(collective, buffer.filled(|to| to.copy_from_slice(&own)));
+    for half in [0..len / 2, len / 2..len] {
+        expect_ok(collective, "start", buffer.start(Operation::AllReduceSum, half));
+    }
+    expect_ok(collective, "wait", buffer.wait(&(0..len), terms.deadline(), |_| ()));
+    assert_sums(collective.world(), buffer.get(0..len).host(), 0, "two halves");
 }
 
 fn assert_sums(world: usize, found: &[f32], start: usize, what: &str) {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use device::ViewMut;
+
 use super::terms::{Terms, expect_ok};
 use crate::{Channel, Collective, Element, Error, Operation};
 
@@ -29,8 +31,18 @@ pub fn wrong_arguments_are_errors(collective: &dyn Collective, terms: &Terms) {
         try_bytes(Operation::Send { to: peer, tag: 0 }, 1);
         try_bytes(Operation::Receive { from: peer, tag: 0 }, 1);
     }
+    let peer = (rank + 1) % world;
+    for alone in [Operation::Barrier, Operation::Messages] {
+        let one = [(alone, ViewMut::<u8>::default())];
+        let result = collective.run_group(Channel::Control, one, terms.deadline());
+        refused(alone, result);
+    }
+    let send = Operation::Send { to: peer, tag: 0 };
+    let wrong = Operation::Receive { from: world, tag: 0 };
+    let messages = [send, wrong].map(|operation| (operation, ViewMut::<u8>::default()));
+    // The first of them is not started: no rank receives it.
+    refused(send, collective.run_group(Channel::Control, messages, terms.deadline()));
     if world > 1 {
-        let peer = (rank + 1) % world;
         let tag = Operation::TAG_MAX + 1;
         try_bytes(Operation::Send { to: peer, tag }, 1);
         try_bytes(Operation::Receive { from: peer, tag }, 1);

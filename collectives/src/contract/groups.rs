@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use device::Allocator;
+use device::ViewMut;
 
-use super::terms::{Terms, expect_ok, filled, value};
+use super::terms::{Terms, expect_ok, filled, incoming, value};
 use crate::{
-    Channel, Collective, Dimension, Dimensions, Error, GridPlan, GroupPlan, Incoming, Operation,
-    Timing, scope,
+    Channel, Collective, Dimension, Dimensions, Error, GridPlan, GroupPlan, Operation, Timing,
 };
 
 /// Names of up to three dimensions, innermost first.
@@ -108,22 +107,19 @@ pub fn in_every_grid(
 /// The stage over the outer dimension begins or ends where the operation does, or lies inside.
 fn stages_follow_each_other(grid: &dyn Collective, terms: &Terms) {
     use Operation::{AllGather, AllReduceSum, ReduceScatterSum};
+    let run = |operation, buffer: &mut [f32]| {
+        let result = grid.run(Channel::Data, operation, buffer, terms.deadline());
+        expect_ok(grid, "operation", result)
+    };
     let mut buffer = vec![1_f32; 8 * terms.message_elements_max];
     for operation in [AllReduceSum, ReduceScatterSum, AllGather] {
-        let waited = scope(grid, |scope| {
-            scope.start(operation, &mut buffer[..]).and_then(|it| it.wait(terms.deadline()))
-        });
-        let Timing { started, ended, outer, .. } = expect_ok(grid, "operation", waited);
+        let Timing { started, ended, outer, .. } = run(operation, &mut buffer);
         let Some(outer) = outer else { panic!("{operation} has no stage over the outer lines") };
         assert!(started <= outer.started && outer.started < outer.ended && outer.ended <= ended);
         assert!(operation != AllGather || outer.started < ended && outer.ended < ended);
         assert!(operation != ReduceScatterSum || started < outer.started);
     }
-    let barrier = scope(grid, |scope| {
-        let empty: &mut [u8] = &mut [];
-        scope.start(Operation::Barrier, empty).and_then(|it| it.wait(terms.deadline()))
-    });
-    assert_eq!(expect_ok(grid, "barrier", barrier).outer, None);
+    assert_eq!(run(Operation::Barrier, &mut []).outer, None);
 }
 
 /// Operations of overlapping groups and of the world are in flight together, started and waited for
@@ -139,10 +135,7 @@ pub fn overlapping_groups_are_independent(collective: &dyn Collective, terms: &T
     let groups: Vec<_> = plans.iter().map(|plan| create(collective, plan)).collect();
     let numbers = || filled::<f32>(rank, len);
     for round in 0..3 {
-        let buffer = |group| {
-            let buffer = Allocator::host().zeros(len).filled(|to| to.copy_from_slice(&numbers()));
-            Incoming::<f32>::new(group, buffer)
-        };
+        let buffer = |group| incoming::<f32>(group, &numbers());
         let mut buffers: Vec<_> = groups.iter().map(|group| buffer(&**group)).collect();
         let own_order = if terms.has_one_order { 0 } else { rank };
         let turn = (own_order + round) % buffers.len();
@@ -178,55 +171,28 @@ pub fn one_pair_in_two_groups(collective: &dyn Collective, terms: &Terms) {
     let base = plan(rank, collective.world(), 1);
     let same = |number, dimension| GroupPlan { number, dimension, ..base.clone() };
     let groups = [same(8, "pipeline"), same(9, "context")].map(|plan| create(collective, &plan));
-    let [first, second] = &groups;
-    let other = 1 - first.rank();
-    let mut received = [[0_u8; 3]; 2];
-    let mut sent = [[10_u8; 3], [20; 3]];
-    let mut sums = [[1_f32; 3], [2.0; 3]];
-    let [first_received, second_received] = &mut received;
-    let [first_sent, second_sent] = &mut sent;
-    let [first_sum, second_sum] = &mut sums;
-    let exchange = Exchange { collective, terms, other };
-    if first.rank() == 0 || terms.has_one_order {
-        exchange.run(&**first, first_sent, first_received, first_sum, || {
-            exchange.run(&**second, second_sent, second_received, second_sum, || ());
-        });
-    } else {
-        exchange.run(&**second, second_sent, second_received, second_sum, || {
-            exchange.run(&**first, first_sent, first_received, first_sum, || ());
-        });
-    }
-    assert_eq!(received, [[10; 3], [20; 3]], "messages of rank {rank}");
-    assert_eq!(sums, [[2.0; 3], [4.0; 3]], "sums of rank {rank}");
-}
-
-struct Exchange<'a> {
-    collective: &'a dyn Collective,
-    terms: &'a Terms,
-    other: usize,
-}
-
-impl Exchange<'_> {
-    /// Runs `meanwhile` while a message in each direction and a sum are in flight.
-    fn run(
-        &self,
-        group: &dyn Collective,
-        sent: &mut [u8],
-        received: &mut [u8],
-        sum: &mut [f32],
-        meanwhile: impl FnOnce(),
-    ) {
-        let Self { collective, terms, other } = *self;
-        scope(group, |scope| {
-            let send = scope.start(Operation::Send { to: other, tag: 4 }, sent);
-            let receive = scope.start(Operation::Receive { from: other, tag: 4 }, received);
-            let sum = scope.start(Operation::AllReduceSum, sum);
-            meanwhile();
-            for pending in [send, receive, sum] {
-                let pending = expect_ok(collective, "start", pending);
-                expect_ok(collective, "wait", pending.wait(terms.deadline()));
-            }
-        });
+    let other = 1 - groups[0].rank();
+    let messages =
+        [Operation::Send { to: other, tag: 4 }, Operation::Receive { from: other, tag: 4 }];
+    let started = |index: usize| {
+        let group = &*groups[index];
+        let number = 10 * (index as u8 + 1);
+        let mut bytes = incoming(group, &[[number; 3], [0; 3]].concat());
+        let mut sum = incoming(group, &[f32::from(number); 3]);
+        let [send, receive] = messages;
+        let exchange = bytes.start_group([(send, 0..3), (receive, 3..6)]);
+        expect_ok(collective, "start", exchange);
+        expect_ok(collective, "start", sum.start(Operation::AllReduceSum, 0..3));
+        (bytes, sum)
+    };
+    let is_turned = other == 0 && !terms.has_one_order;
+    let order = if is_turned { [1, 0] } else { [0, 1] };
+    for (index, (mut bytes, mut sum)) in order.map(|index| (index, started(index))) {
+        expect_ok(collective, "wait", bytes.wait(&(0..6), terms.deadline(), |_| ()));
+        expect_ok(collective, "wait", sum.wait(&(0..3), terms.deadline(), |_| ()));
+        let number = 10 * (index as u8 + 1);
+        assert_eq!(bytes.get(0..6).host(), [number; 6], "messages of rank {rank}");
+        assert_eq!(sum.get(0..3).host(), [2.0 * f32::from(number); 3], "sums of rank {rank}");
     }
 }
 
@@ -245,24 +211,63 @@ pub fn an_absent_member_is_named(
     len: usize,
     timeout: Duration,
 ) {
+    let operation = format!("all-reduce of {} bytes", 4 * len);
+    lacks_a_member(collective, absent, timeout, &operation, |group, deadline| {
+        let mut buffer = vec![1_f32; len];
+        let result = group.run(Channel::Data, Operation::AllReduceSum, &mut buffer, deadline);
+        result.inspect(|_| assert_eq!(buffer, vec![2.0; len]))
+    });
+}
+
+/// The same for grouped messages of `len` elements to and from the other rank of the group.
+///
+/// Kills the backend.
+///
+/// # Panics
+/// Panics if a rank waits longer, or gets another result.
+pub fn an_absent_peer_of_grouped_messages_is_named(
+    collective: &dyn Collective,
+    absent: usize,
+    len: usize,
+    timeout: Duration,
+) {
+    let operation = format!("grouped messages of {} bytes", 8 * len);
+    lacks_a_member(collective, absent, timeout, &operation, |group, deadline| {
+        let other = 1 - group.rank();
+        let mut buffer = [vec![1_f32; len], vec![0.0; len]].concat();
+        let (sent, received) = ViewMut::from(&mut buffer).split_at(len);
+        let send = Operation::Send { to: other, tag: 0 };
+        let receive = Operation::Receive { from: other, tag: 0 };
+        let messages = [(send, sent), (receive, received)];
+        let result = group.run_group(Channel::Data, messages, deadline);
+        result.inspect(|_| assert_eq!(buffer, vec![1.0; 2 * len]))
+    });
+}
+
+fn lacks_a_member(
+    collective: &dyn Collective,
+    absent: usize,
+    timeout: Duration,
+    operation: &str,
+    run: impl FnOnce(&dyn Collective, Instant) -> Result<Timing, Error>,
+) {
     let rank = collective.rank();
     let group = create(collective, &plan(rank, collective.world(), 2));
     if rank == absent {
         return;
     }
     let start = Instant::now();
-    let mut buffer = vec![1_f32; len];
-    let result = group.run(Channel::Data, Operation::AllReduceSum, &mut buffer, start + timeout);
+    let result = run(&*group, start + timeout);
     let other = absent ^ 2;
     if rank != other {
         expect_ok(collective, "the other group", result);
-        return assert_eq!(buffer, vec![2.0; len]);
+        return;
     }
-    let error = result.err().unwrap_or_else(|| panic!("a sum without one rank"));
+    let error = result.err().unwrap_or_else(|| panic!("{operation} without one rank"));
     assert!(start.elapsed() >= timeout, "the deadline came early: {error}");
     let text = error.to_string();
     let ranks = [absent.min(other), absent.max(other)];
-    let named = format!("all-reduce of {} bytes in the shard group of ranks {ranks:?}", 4 * len);
+    let named = format!("{operation} in the shard group of ranks {ranks:?}");
     assert!(text.contains(&named), "{text}");
     assert_eq!(error.missing_ranks(), [absent], "{text}");
     for dead in [collective, &*group] {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::terms::{Terms, expect_ok, filled, value};
-use crate::{Channel, Collective, Error, OUTSTANDING_MAX, Operation, RawBuffer, scope};
+use super::terms::{Terms, expect_ok, filled, incoming, value};
+use crate::{Channel, Collective, Error, Incoming, OUTSTANDING_MAX, Operation, RawBuffer};
 
 /// No rank leaves a barrier before all have entered. Compares wall clocks: for ranks of one
 /// machine.
@@ -32,46 +32,39 @@ pub fn barrier_separates(collective: &dyn Collective, terms: &Terms) {
 /// # Panics
 /// Panics if one of them gives other values.
 pub fn outstanding_operations_overlap(collective: &dyn Collective, terms: &Terms) {
-    let rank = collective.rank();
-    let world = collective.world();
     let message = terms.message_elements_max;
     let lens = [2 * message + 1, 3, message, 0, 5 * message, 1, 64, 999];
-    let mut buffers = lens.map(|len| filled::<f32>(rank, len));
-    scope(collective, |scope| {
-        let start =
-            |buffer| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, buffer));
-        let pending = buffers.each_mut().map(start);
-        for pending in pending.into_iter().rev() {
-            expect_ok(collective, "wait", pending.wait(terms.deadline()));
-        }
-    });
-    assert_sums(world, &buffers);
+    let mut buffers = lens.map(|len| started_sum(collective, len));
+    for buffer in buffers.iter_mut().rev() {
+        expect_ok(collective, "wait", buffer.wait(&(0..buffer.len()), terms.deadline(), |_| ()));
+    }
+    buffers.iter().for_each(|buffer| assert_sums(collective.world(), buffer));
 }
 
-/// The end of a scope waits for operations whose handle was forgotten.
+/// A buffer that ends, and its memory with it, waits for its operations first.
 ///
 /// # Panics
 /// Panics if it does not, or if an operation gives other values.
-pub fn forgotten_operations_are_waited_for(collective: &dyn Collective, terms: &Terms) {
+pub fn operations_are_waited_for_when_buffers_end(collective: &dyn Collective, terms: &Terms) {
     let len = 4 * terms.message_elements_max;
-    let mut buffers = [0; 3].map(|_: usize| filled::<f32>(collective.rank(), len));
-    let [first, second, third] = &mut buffers;
-    scope(collective, |scope| {
-        let start =
-            |buffer| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, buffer));
-        let _ = start(first); // a handle has no drop of its own to run
-        let _ = start(second);
-        expect_ok(collective, "wait", start(third).wait(terms.deadline()));
-    });
-    assert_sums(collective.world(), &buffers);
+    let [first, second, mut third] = [(); 3].map(|()| started_sum(collective, len));
+    drop(first);
+    drop(second);
+    expect_ok(collective, "wait", third.wait(&(0..len), terms.deadline(), |_| ()));
+    assert_sums(collective.world(), &third);
 }
 
-fn assert_sums(world: usize, buffers: &[Vec<f32>]) {
-    for buffer in buffers {
-        for (index, found) in buffer.iter().enumerate() {
-            let expected: f32 = (0..world).map(|rank| f32::from(value(rank, index))).sum();
-            assert_eq!(*found, expected, "element {index} of {}", buffer.len());
-        }
+/// A rank's elements, whose sum is in flight.
+fn started_sum(collective: &dyn Collective, len: usize) -> Incoming<'_, f32> {
+    let mut buffer = incoming(collective, &filled::<f32>(collective.rank(), len));
+    expect_ok(collective, "start", buffer.start(Operation::AllReduceSum, 0..len));
+    buffer
+}
+
+fn assert_sums(world: usize, buffer: &Incoming<'_, f32>) {
+    for (index, found) in buffer.get(0..buffer.len()).host().iter().enumerate() {
+        let addends = (0..world).map(|rank| f32::from(value(rank, index)));
+        assert_eq!(*found, addends.sum::<f32>(), "element {index} of {}", buffer.len());
     }
 }
 
@@ -84,7 +77,7 @@ pub fn channels_are_independent(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let world = collective.world();
     for round in 0..6 {
-        let mut data = [filled::<f32>(rank, 2 * terms.message_elements_max + round)];
+        let len = 2 * terms.message_elements_max + round;
         let mut flags = [1.0, rank as f64];
         let vote = |flags: &mut [f64]| {
             expect_ok(collective, "vote", collective.all_reduce_sum(flags, terms.deadline()));
@@ -93,14 +86,11 @@ pub fn channels_are_independent(collective: &dyn Collective, terms: &Terms) {
         if votes_first {
             vote(&mut flags);
         }
-        scope(collective, |scope| {
-            let pending = scope.start(Operation::AllReduceSum, &mut data[0]);
-            let pending = expect_ok(collective, "start", pending);
-            if !votes_first {
-                vote(&mut flags);
-            }
-            expect_ok(collective, "wait", pending.wait(terms.deadline()));
-        });
+        let mut data = started_sum(collective, len);
+        if !votes_first {
+            vote(&mut flags);
+        }
+        expect_ok(collective, "wait", data.wait(&(0..len), terms.deadline(), |_| ()));
         let expected = [world as f64, (world * (world - 1) / 2) as f64];
         assert_eq!(flags, expected, "votes of round {round}");
         assert_sums(world, &data);
@@ -125,9 +115,27 @@ pub fn the_table_of_outstanding_operations_is_full_at_its_size(
     // SAFETY: an empty buffer.
     let more = unsafe { barrier(collective) };
     assert!(matches!(more, Err(Error::Full { .. })), "one more operation: {more:?}");
+    if let Some(last) = tickets.pop() {
+        expect_ok(collective, "wait", collective.wait(last, terms.deadline()));
+        grouped_messages_fit_or_none_is_started(collective, terms);
+    }
     for ticket in tickets {
         expect_ok(collective, "wait", collective.wait(ticket, terms.deadline()));
     }
+}
+
+/// A group of two messages needs more room than the one entry that is left.
+fn grouped_messages_fit_or_none_is_started(collective: &dyn Collective, terms: &Terms) {
+    if collective.world() == 1 {
+        return;
+    }
+    let peer = (collective.rank() + 1) % collective.world();
+    let [send, receive] =
+        [Operation::Send { to: peer, tag: 0 }, Operation::Receive { from: peer, tag: 0 }];
+    let (mut sent, mut received) = ([0_u8], [0_u8]);
+    let messages = [(send, (&mut sent).into()), (receive, (&mut received).into())];
+    let result = collective.run_group(Channel::Control, messages, terms.deadline());
+    assert!(matches!(result, Err(Error::Full { .. })), "two messages: {result:?}");
 }
 
 #[allow(unsafe_code)]

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Collective, Error};
+use device::Allocator;
+
+use crate::{Collective, Element, Error, Incoming};
 
 /// Parameters of a backend for the suite.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +18,8 @@ pub struct Terms {
     pub nodes: &'static [usize],
     /// All sums are by node, in whatever memory and on whatever channel.
     pub sums_by_node: bool,
-    /// All groups of a rank have one order of operations, which must be the same on all ranks.
+    /// All operations of a rank on the data channel have one order, also those of different groups.
+    /// It must be the same on all ranks, and a message is matched by it and not by its tag.
     pub has_one_order: bool,
 }
 
@@ -48,6 +51,15 @@ pub(super) fn value(rank: usize, index: usize) -> u8 {
 /// A rank's elements.
 pub(super) fn filled<E: From<u8>>(rank: usize, len: usize) -> Vec<E> {
     (0..len).map(|index| E::from(value(rank, index))).collect()
+}
+
+/// A copy of these elements, for operations in flight.
+pub(super) fn incoming<'world, E: Element>(
+    collective: &'world dyn Collective,
+    elements: &[E],
+) -> Incoming<'world, E> {
+    let buffer = Allocator::host().zeros(elements.len());
+    Incoming::new(collective, buffer.filled(|to| to.copy_from_slice(elements)))
 }
 
 /// The exact sum over all ranks at an index.

@@ -8,6 +8,7 @@ use device::ViewMut;
 use super::collective::Collective;
 use super::dtype::Element;
 use super::error::Error;
+use super::message::Message;
 use super::operation::{Channel, Operation, Timing};
 use super::raw_buffer::RawBuffer;
 
@@ -27,6 +28,23 @@ impl dyn Collective + '_ {
         // SAFETY: the exclusive borrow lasts through `wait`, which is called before anything else
         // can happen, and after which the backend does not touch the buffer.
         let ticket = unsafe { self.submit(channel, operation, RawBuffer::of(buffer)) }?;
+        self.wait(ticket, deadline)
+    }
+
+    /// Starts messages together on a channel and waits for all of them.
+    ///
+    /// # Errors
+    /// Those of [`Collective::submit_group`] and [`Collective::wait`].
+    pub fn run_group<E: Element, const N: usize>(
+        &self,
+        channel: Channel,
+        messages: [(Operation, ViewMut<'_, E>); N],
+        deadline: Instant,
+    ) -> Result<Timing, Error> {
+        let messages = messages
+            .map(|(operation, buffer)| Message { operation, buffer: RawBuffer::of(buffer) });
+        // SAFETY: as in `run`; exclusive borrows do not overlap.
+        let ticket = unsafe { self.submit_group(channel, &messages) }?;
         self.wait(ticket, deadline)
     }
 

@@ -10,11 +10,12 @@ use device::Keeper;
 
 use super::error::Error;
 use super::group::{GridPlan, GroupPlan};
+use super::message::Message;
 use super::operation::{Channel, Operation, Settled, Timing};
 use super::raw_buffer::RawBuffer;
 use super::traffic::{Dimension, Dimensions};
 
-/// Most operations that may be outstanding (submitted and not waited for) per backend and scope.
+/// Most operations that may be outstanding (submitted and not waited for) per backend and buffer.
 ///
 /// The tables have this fixed size, so that submitting and waiting never allocate. One more is
 /// [`Error::Full`].
@@ -23,7 +24,7 @@ pub const OUTSTANDING_MAX: usize = 1024;
 /// Handle of a submitted operation, for [`Collective::wait`].
 ///
 /// A ticket that is dropped leaves its operation outstanding until the backend is dropped.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "the buffer stays lent until the ticket was waited for"]
 pub struct Ticket {
     pub(crate) slot: u32,
@@ -43,18 +44,18 @@ pub struct BackendMemory {
 /// [some of them](Collective::subgroup).
 ///
 /// # Safety
-/// Implementors promise that a buffer given to `submit` is neither read nor written any more
+/// Implementors promise that a buffer given to `submit` or `submit_group` is neither read nor written any more
 /// - once `wait` returned success for its ticket, or `join` returned a timing;
 /// - once `join` returned success without one, in the order of the compute stream of the device
 ///   whose memory it is, which is the only stream that uses such memory;
-/// - once `submit`, `wait`, `join` or `settle` returned an error, unless
+/// - once `submit`, `submit_group`, `wait`, `join` or `settle` returned an error, unless
 ///   [`memory_at_risk`](Self::memory_at_risk) is true;
 ///
 /// and that `allocate` returns as many zero bytes as asked for, aligned to a page, which are valid
 /// as long as the keeper lives and which no rank touches except as part of an operation that they
 /// were lent to.
 ///
-/// The safe interface ([`scope`](crate::scope), [`Incoming`](crate::Incoming), the methods of
+/// The safe interface ([`Incoming`](crate::Incoming), [`AllToAll`](crate::AllToAll), the methods of
 /// `dyn Collective`) rests on this. So its safety has one gap, which its users must close: after an
 /// error with memory at risk, the buffers of all operations that were in flight must not be freed
 /// or reused until the process ends. A backend over a library that cannot cancel operations can
@@ -144,8 +145,8 @@ pub unsafe trait Collective: Send + Sync + Debug {
         let _ = (buffer, keeper);
     }
 
-    /// Timeout at the end of a [`scope`](crate::scope) for operations that the caller did not wait
-    /// for.
+    /// Timeout at the end of a [buffer](crate::Incoming) for operations that the caller did not
+    /// wait for.
     fn timeout(&self) -> Duration;
 
     /// Starts an operation without blocking. Does not allocate.
@@ -163,6 +164,22 @@ pub unsafe trait Collective: Send + Sync + Debug {
         operation: Operation,
         buffer: RawBuffer,
     ) -> Result<Ticket, Error>;
+
+    /// Starts several messages together, with one ticket, without blocking. None of them waits for
+    /// another, in whatever order ranks list those to and from different peers: so ranks that send
+    /// to each other do not block each other. Does not allocate.
+    ///
+    /// # Safety
+    /// As of [`submit`](Self::submit), for all buffers; no two of them overlap.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit); no message is started then. [`Error::Unsupported`] where
+    /// the backend has no messages.
+    unsafe fn submit_group(&self, channel: Channel, messages: &[Message]) -> Result<Ticket, Error> {
+        let _ = (channel, messages);
+        let text = format!("the backend {}", self.backend());
+        Err(Error::Unsupported { operation: Operation::Messages, text })
+    }
 
     /// Blocks until the operation is complete, or until the deadline. Does not allocate on success.
     ///

@@ -151,7 +151,7 @@ pub enum Error {
         /// Description of the expected and the found arguments.
         text: String,
     },
-    /// More operations are outstanding than fit in the table of a backend or a scope.
+    /// More operations are outstanding than fit in the table of a backend or a buffer.
     #[error(
         "{operation} on rank {rank}: {capacity} operations are outstanding already, no more fit; \
          wait for some first, or use larger buckets (collectives.bucket_bytes)"

@@ -15,18 +15,21 @@ use super::collective::{Collective, OUTSTANDING_MAX, Ticket};
 use super::dtype::Element;
 use super::error::Error;
 use super::group::Membership;
+use super::message::Message;
 use super::operation::{Channel, Operation, Timing};
 use super::raw_buffer::RawBuffer;
 
-/// A buffer and the operations that are in flight on ranges of it. Unlike those of a
-/// [`scope`](crate::scope) they may outlive the function that started them, because this owns what
-/// they write to. After construction nothing is allocated.
+/// A buffer and the operations that are in flight on ranges of it. They may outlive the function
+/// that started them, because this owns what they write to. After construction nothing is
+/// allocated.
 ///
 /// While an operation on a range is in flight, the range can be neither read nor written; all
 /// others can. After a failed operation no range can.
 ///
-/// Dropping this waits for all operations as the end of a scope does, and leaks the memory if it is
-/// [at risk](Collective::memory_at_risk). Forgetting it only leaks.
+/// Dropping this waits for all operations, at most [`Collective::timeout`] for all of them together
+/// and a second more where the backend dies; the next operation then reports that it is dead. After
+/// a failure that leaves the memory [at risk](Collective::memory_at_risk) it is leaked. In a panic
+/// the backend is abandoned. Forgetting this only leaks.
 pub struct Incoming<'world, E: Element> {
     collective: &'world dyn Collective,
     /// Keeps the memory. In the host's memory it is never borrowed: it lends slices of everything,
@@ -41,6 +44,7 @@ pub struct Incoming<'world, E: Element> {
 
 struct InFlight {
     range: Range<usize>,
+    /// The same for all messages of a group.
     ticket: Ticket,
 }
 
@@ -89,10 +93,7 @@ impl<'world, E: Element> Incoming<'world, E> {
     /// Like [`get`](Self::get).
     pub fn start(&mut self, operation: Operation, range: Range<usize>) -> Result<(), Error> {
         let collective = self.collective;
-        if self.in_flight.len() == OUTSTANDING_MAX {
-            let rank = Membership::of(collective).world_rank();
-            return Err(Error::Full { operation, rank, capacity: OUTSTANDING_MAX });
-        }
+        self.require_room(operation, 1)?;
         let buffer = RawBuffer::of(self.get_mut(range.clone()));
         // SAFETY: the memory lives until `drop` has waited for the ticket, which is kept from here
         // on, and for ever if waiting did not help. Until then `get` and `get_mut` lend nothing of
@@ -100,6 +101,46 @@ impl<'world, E: Element> Incoming<'world, E> {
         let ticket = unsafe { collective.submit(Channel::Data, operation, buffer) }?;
         self.in_flight.push_back(InFlight { range, ticket });
         Ok(())
+    }
+
+    /// Starts messages together, each on a range of its own, on the data channel; does not block.
+    /// Waiting for one of them waits for all.
+    ///
+    /// # Errors
+    /// Those of [`Collective::submit_group`]; [`Error::Full`] as of [`start`](Self::start).
+    ///
+    /// # Panics
+    /// Like [`get`](Self::get), and if two ranges overlap.
+    pub fn start_group<const N: usize>(
+        &mut self,
+        messages: [(Operation, Range<usize>); N],
+    ) -> Result<(), Error> {
+        let collective = self.collective;
+        self.require_room(Operation::Messages, N)?;
+        for (index, (_, range)) in messages.iter().enumerate() {
+            let mut others = messages[..index].iter();
+            let overlapping = others.find(|(_, other)| overlap(range, other));
+            assert!(overlapping.is_none(), "two messages on {range:?}");
+        }
+        let started = messages.each_ref().map(|(operation, range)| Message {
+            operation: *operation,
+            buffer: RawBuffer::of(self.get_mut(range.clone())),
+        });
+        // SAFETY: as in `start`; the ranges do not overlap.
+        let ticket = unsafe { collective.submit_group(Channel::Data, &started) }?;
+        self.in_flight.extend(messages.map(|(_, range)| {
+            let Ticket { slot, generation } = ticket;
+            InFlight { range, ticket: Ticket { slot, generation } }
+        }));
+        Ok(())
+    }
+
+    fn require_room(&self, operation: Operation, ranges: usize) -> Result<(), Error> {
+        if self.in_flight.len() + ranges <= OUTSTANDING_MAX {
+            return Ok(());
+        }
+        let rank = Membership::of(self.collective).world_rank();
+        Err(Error::Full { operation, rank, capacity: OUTSTANDING_MAX })
     }
 
     /// Waits for every operation that overlaps a range, in the order of their starts, and passes
@@ -123,6 +164,7 @@ impl<'world, E: Element> Incoming<'world, E> {
             });
         }
         while let Some(first) = self.position(range).and_then(|at| self.in_flight.remove(at)) {
+            self.in_flight.retain(|other| other.ticket != first.ticket);
             let outcome = self.collective.join(first.ticket, deadline);
             self.has_failed = outcome.is_err();
             outcome?.into_iter().for_each(&mut report);
@@ -164,9 +206,12 @@ impl<'world, E: Element> Incoming<'world, E> {
 
     /// The first operation that overlaps a range.
     fn position(&self, range: &Range<usize>) -> Option<usize> {
-        let overlaps = |other: &Range<usize>| range.start < other.end && other.start < range.end;
-        self.in_flight.iter().position(|operation| overlaps(&operation.range))
+        self.in_flight.iter().position(|operation| overlap(range, &operation.range))
     }
+}
+
+fn overlap(range: &Range<usize>, other: &Range<usize>) -> bool {
+    range.start < other.end && other.start < range.end
 }
 
 impl<E: Element> Drop for Incoming<'_, E> {
@@ -175,7 +220,8 @@ impl<E: Element> Drop for Incoming<'_, E> {
             self.collective.abandon("a panic while operations were in flight");
         }
         let deadline = Instant::now() + self.collective.timeout();
-        for operation in self.in_flight.drain(..) {
+        while let Some(operation) = self.in_flight.pop_front() {
+            self.in_flight.retain(|other| other.ticket != operation.ticket);
             // An error kills the backend, which reports it at the next operation.
             let _ = self.collective.wait(operation.ticket, deadline);
         }

@@ -19,6 +19,9 @@ pub enum Channel {
 /// All ranks must start the collective operations of one channel in the same order, with the same
 /// operation, element type and length; and either all on the same range of a backend's
 /// [buffer](crate::Collective::allocate), or all on other memory.
+///
+/// In the memory of devices tags are not transmitted: the messages from one rank to another match
+/// in the order in which both start them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Every rank ends with the element-wise sum, bit-identical on all ranks. Ranks are added in
@@ -53,6 +56,9 @@ pub enum Operation {
         /// Matches the sender's tag; at most [`Operation::TAG_MAX`].
         tag: u16,
     },
+    /// Several messages that were [started together](crate::Collective::submit_group), in timings
+    /// and errors. Their size is that of all, sent and received. Not to be submitted by itself.
+    Messages,
 }
 
 impl Operation {
@@ -115,6 +121,7 @@ impl fmt::Display for Operation {
             Self::Receive { from, tag } => {
                 write!(formatter, "receive from rank {from} (tag {tag})")
             }
+            Self::Messages => write!(formatter, "grouped messages"),
         }
     }
 }
@@ -126,7 +133,7 @@ pub struct Timing {
     pub started: Instant,
     /// Time at which it was complete on this rank.
     pub ended: Instant,
-    /// Size of the buffer in bytes.
+    /// Size of the buffer in bytes, or of all buffers of grouped messages.
     pub bytes: usize,
     /// Time of its stage over the outer dimension of a [grid](crate::GridPlan): stages over the
     /// inner one are before and after it. `None` without such a stage.

@@ -4,6 +4,7 @@ use device::Place;
 
 use super::error::Error;
 use super::group::Membership;
+use super::message::Message;
 use super::operation::Operation;
 use super::raw_buffer::RawBuffer;
 
@@ -28,6 +29,9 @@ impl Operation {
             Self::AllReduceSum | Self::ReduceScatterSum if !dtype.is_reducible() => {
                 Err(Error::Unsupported { operation: self, text: format!("a sum over {dtype:?}") })
             }
+            Self::Messages => {
+                Err(Error::Unsupported { operation: self, text: "a single buffer".to_owned() })
+            }
             Self::ReduceScatterSum | Self::AllGather if !len.is_multiple_of(world) => {
                 mismatch(format!("expected a multiple of {world} ranks, found {len} elements"))
             }
@@ -46,6 +50,20 @@ impl Operation {
                 mismatch(format!("expected a tag of at most {}, found {tag}", Self::TAG_MAX))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl Message {
+    /// Checks that this rank may start the message.
+    pub(crate) fn validate(self, membership: &Membership) -> Result<(), Error> {
+        let Self { operation, buffer } = self;
+        match operation.peer() {
+            Some(_) => operation.validate(buffer, membership),
+            None => {
+                let text = "a place among grouped messages".to_owned();
+                Err(Error::Unsupported { operation, text })
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ use device::cuda::Cuda;
 use device::{Allocator, DeviceBuffer};
 use half::bf16;
 use yardstick_collectives::{
-    Channel, Collective, Dimensions, Dtype, Element, Error, GridPlan, GroupPlan, Operation,
-    RawBuffer, Ticket, Timing,
+    Channel, Collective, Dimensions, Dtype, Element, Error, GridPlan, GroupPlan, Message,
+    Operation, RawBuffer, Ticket, Timing,
 };
 
 /// The channels whose operations are carried out on the device. Ranks may start operations of
@@ -33,7 +33,7 @@ pub(crate) struct OnDevice {
     device: Cuda,
     channels: Channels,
     /// Copies in flight, by the text of their tickets.
-    in_flight: Mutex<HashMap<String, Box<dyn Copied>>>,
+    in_flight: Mutex<HashMap<String, Vec<Box<dyn Copied>>>>,
     /// Shared with the groups.
     used_device: Arc<AtomicBool>,
 }
@@ -59,7 +59,11 @@ impl OnDevice {
         let is_for_nccl = match operation {
             Operation::AllReduceSum | Operation::ReduceScatterSum => dtype != Dtype::U8,
             Operation::AllGather | Operation::Broadcast { .. } => true,
-            _ => false,
+            // A grid's ranks have no communicator of all.
+            Operation::Send { .. } | Operation::Receive { .. } => {
+                self.nccl.dimensions().outer.is_none()
+            }
+            Operation::Barrier | Operation::Messages => false,
         };
         is_for_nccl && (channel == Channel::Data || self.channels == Channels::Both)
     }
@@ -173,14 +177,35 @@ unsafe impl Collective for OnDevice {
         let mut copied = unsafe { self.copy(buffer) };
         // SAFETY: the copy lives until the ticket was waited for, and is used by nobody meanwhile.
         let ticket = unsafe { self.nccl.submit(Channel::Data, operation, copied.raw()) }?;
-        self.in_flight.lock().unwrap().insert(format!("{ticket:?}"), copied);
+        self.in_flight.lock().unwrap().insert(format!("{ticket:?}"), vec![copied]);
+        Ok(ticket)
+    }
+
+    unsafe fn submit_group(&self, channel: Channel, messages: &[Message]) -> Result<Ticket, Error> {
+        let is_for_device = |&Message { operation, buffer }: &Message| {
+            self.is_for_device(channel, operation, buffer.dtype())
+        };
+        if messages.is_empty() || !messages.iter().all(is_for_device) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.nccl.submit_group(channel, messages) };
+        }
+        self.used_device.store(true, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        let copy = |message: &Message| unsafe { self.copy(message.buffer) };
+        let mut copies: Vec<_> = messages.iter().map(copy).collect();
+        let on_device = messages.iter().zip(&mut copies);
+        let on_device = on_device.map(|(message, copy)| Message { buffer: copy.raw(), ..*message });
+        let on_device: Vec<_> = on_device.collect();
+        // SAFETY: as in `submit`.
+        let ticket = unsafe { self.nccl.submit_group(Channel::Data, &on_device) }?;
+        self.in_flight.lock().unwrap().insert(format!("{ticket:?}"), copies);
         Ok(ticket)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {
         let copied = self.in_flight.lock().unwrap().remove(&format!("{ticket:?}"));
         let timing = self.nccl.wait(ticket, deadline)?;
-        if let Some(mut copied) = copied {
+        for mut copied in copied.into_iter().flatten() {
             copied.copy_back(&self.device);
         }
         Ok(timing)

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use device::cuda::Cuda;
-use device::{Allocator, DeviceBuffer};
+use device::{Allocator, DeviceBuffer, View};
 use yardstick_collectives::{
     Channel, Collective, Error, Incoming, Nccl, OUTSTANDING_MAX, Operation, Position, Settled,
-    scope,
 };
 
 use crate::{Rank, TERMS, in_own_process, on_ranks, on_two_ranks, soon, worlds};
@@ -21,9 +20,9 @@ fn on_device(device: &Cuda, elements: &[f32]) -> DeviceBuffer<f32> {
     buffer
 }
 
-fn read(device: &Cuda, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
-    let mut elements = vec![0.0; buffer.len()];
-    device.read(buffer.view(), &mut elements).unwrap();
+fn read(device: &Cuda, found: View<'_, f32>) -> Vec<f32> {
+    let mut elements = vec![0.0; found.len()];
+    device.read(found, &mut elements).unwrap();
     elements
 }
 
@@ -48,18 +47,16 @@ fn in_order(Rank { nccl, device }: Rank) {
     let world = nccl.world() as f32;
     let ones = on_device(&device, &[1.0; LEN]);
     for _ in 0..5 {
-        let mut summed = on_device(&device, &[0.0; LEN]);
+        let mut summed = Incoming::new(&nccl, on_device(&device, &[0.0; LEN]));
         let mut after = on_device(&device, &[0.0; LEN]);
-        device.copy(summed.view_mut(), ones.view()).unwrap();
-        scope(&nccl, |scope| {
-            let pending = scope.start(Operation::AllReduceSum, summed.view_mut()).unwrap();
-            assert_eq!(pending.join(soon()).unwrap(), None, "the host does not wait");
-        });
-        device.copy(after.view_mut(), summed.view()).unwrap();
-        device.clear(summed.view_mut()).unwrap();
+        device.copy(summed.get_mut(0..LEN), ones.view()).unwrap();
+        summed.start(Operation::AllReduceSum, 0..LEN).unwrap();
+        summed.wait(&(0..LEN), soon(), |_| panic!("the host does not wait")).unwrap();
+        device.copy(after.view_mut(), summed.get(0..LEN)).unwrap();
+        device.clear(summed.get_mut(0..LEN)).unwrap();
         assert_eq!(settle(&nccl).len(), 1);
-        assert_eq!(read(&device, &after), [world; LEN]);
-        assert_eq!(read(&device, &summed), [0.0; LEN]);
+        assert_eq!(read(&device, after.view()), [world; LEN]);
+        assert_eq!(read(&device, summed.get(0..LEN)), [0.0; LEN]);
     }
     nccl.close(soon()).unwrap();
 }
@@ -111,10 +108,9 @@ fn computation_before_an_operation_does_not_count() {
             for _ in 0..1200 {
                 device.fill(buffer.view_mut(), 0).unwrap();
             }
-            scope(&nccl, |scope| {
-                let pending = scope.start(Operation::AllReduceSum, buffer.view_mut()).unwrap();
-                pending.join(soon()).unwrap();
-            });
+            let mut buffer = Incoming::new(&nccl, buffer);
+            buffer.start(Operation::AllReduceSum, 0..LEN).unwrap();
+            buffer.wait(&(0..LEN), soon(), |_| ()).unwrap();
             let timeout = Duration::from_secs(1);
             nccl.settle(timeout, &mut |_| ()).unwrap();
             let name = &device.properties().name;
@@ -138,13 +134,12 @@ fn lacks_one(nccl: &Nccl, device: &Cuda) {
     let timeout = Duration::from_millis(500);
     let is_absent = nccl.rank() + 1 == nccl.world();
     let count = if is_absent { 2 } else { 3 };
-    let mut buffers: Vec<_> = (0..count).map(|_| on_device(device, &[1.0; LEN])).collect();
-    scope(nccl, |scope| {
-        for buffer in &mut buffers {
-            let pending = scope.start(Operation::AllReduceSum, buffer.view_mut()).unwrap();
-            pending.join(soon()).unwrap();
-        }
-    });
+    let buffer = |_| Incoming::new(nccl, on_device(device, &[1.0; LEN]));
+    let mut buffers: Vec<_> = (0..count).map(buffer).collect();
+    for buffer in &mut buffers {
+        buffer.start(Operation::AllReduceSum, 0..LEN).unwrap();
+        buffer.wait(&(0..LEN), soon(), |_| ()).unwrap();
+    }
     let start = Instant::now();
     let outcome = nccl.settle(timeout, &mut |_| ());
     if is_absent {
@@ -174,27 +169,23 @@ fn computes_behind_gathers(nccl: &Nccl, device: &Cuda) {
     if nccl.rank() == 1 {
         return std::thread::sleep(TERMS.timeout + Duration::from_secs(5));
     }
-    let mut buffers = [(); 3].map(|()| on_device(device, &[1.0; LEN]));
+    let mut buffers = [(); 3].map(|()| Incoming::new(nccl, on_device(device, &[1.0; LEN])));
     let mut other = on_device(device, &[1.0; LEN]);
-    scope(nccl, |scope| {
-        let mut outcomes = Vec::new();
-        for buffer in &mut buffers {
-            let pending = scope.start(Operation::AllGather, buffer.view_mut()).unwrap();
-            outcomes.push(pending.join(soon()).map_err(|error| error.to_string()));
-            for _ in 0..450 {
-                device.fill(other.view_mut(), 0).unwrap();
-            }
-            if outcomes.last().is_some_and(Result::is_err) {
-                break;
-            }
+    let mut outcomes = Vec::new();
+    for buffer in &mut buffers {
+        buffer.start(Operation::AllGather, 0..LEN).unwrap();
+        let joined = buffer.wait(&(0..LEN), soon(), |_| panic!("the device waits"));
+        outcomes.push(joined.map_err(|error| error.to_string()));
+        for _ in 0..450 {
+            device.fill(other.view_mut(), 0).unwrap();
         }
-        assert_eq!(outcomes[0], Ok(None), "the device waits");
-        let error = outcomes.last().unwrap().clone().unwrap_err();
-        assert!(
-            error.contains("(number 1 of 2)") && error.contains("missing ranks: [1]"),
-            "{error}"
-        );
-    });
+        if outcomes.last().is_some_and(Result::is_err) {
+            break;
+        }
+    }
+    assert_eq!(outcomes[0], Ok(()), "the device waits");
+    let error = outcomes.last().unwrap().clone().unwrap_err();
+    assert!(error.contains("(number 1 of 2)") && error.contains("missing ranks: [1]"), "{error}");
 }
 
 /// A stream also takes only so many operations that nobody waits for.
@@ -229,8 +220,8 @@ fn refuses(Rank { nccl, device }: Rank) {
         collective.run(channel, operation, floats.view_mut(), soon()).map(drop).unwrap_err()
     };
     let control = run(Channel::Control, Operation::AllReduceSum);
-    let message = run(Channel::Data, Operation::Send { to: 0, tag: 0 });
-    for error in [control, message] {
+    let no_operation = run(Channel::Data, Operation::Messages);
+    for error in [control, no_operation] {
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     }
     if collective.world() > 1 {
@@ -242,7 +233,7 @@ fn refuses(Rank { nccl, device }: Rank) {
     assert!(matches!(bytes, Error::Unsupported { .. }), "{bytes}");
     // Nothing of this has damaged the backend.
     collective.run(Channel::Data, sum, floats.view_mut(), soon()).unwrap();
-    assert_eq!(read(&device, &floats), vec![collective.world() as f32; LEN + 1]);
+    assert_eq!(read(&device, floats.view()), vec![collective.world() as f32; LEN + 1]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ const TERMS: Terms = Terms {
     timeout: Duration::from_secs(20),
     nodes: &[],
     sums_by_node: false,
-    has_one_order: false,
+    has_one_order: true,
 };
 
 /// Set in the process of one test.

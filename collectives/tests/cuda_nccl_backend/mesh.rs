@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::cuda::{self, Cuda};
-use device::{Allocator, DeviceBuffer};
-use yardstick_collectives::contract::{Terms, groups};
+use device::{Allocator, DeviceBuffer, ViewMut};
+use yardstick_collectives::contract::groups;
 use yardstick_collectives::{
-    Channel, Collective, Error, GridPlan, GroupPlan, Nccl, Operation, Position, Threads, scope,
+    Channel, Collective, Error, GridPlan, GroupPlan, Incoming, Message, Nccl, Operation, Position,
+    RawBuffer, Threads,
 };
 
 use crate::device_copy::{Channels, OnDevice};
@@ -39,18 +40,15 @@ fn on_mesh(ranks: usize, body: impl Fn(Rank) + Sync) {
     });
 }
 
-/// Operations of all groups of a device have one order, the same on all ranks.
-const GROUP_TERMS: Terms = Terms { has_one_order: true, ..TERMS };
-
 #[test]
 fn groups_keep_the_contract() {
     in_own_process("mesh::groups_keep_the_contract", 0, || {
         on_mesh(RANKS_MAX, |Rank { nccl, device }| {
             let nccl = Arc::new(nccl);
             let world = OnDevice::new(nccl.clone(), &device, Channels::Data);
-            groups::every_group_keeps_the_contract(&world, &GROUP_TERMS);
-            groups::overlapping_groups_are_independent(&world, &GROUP_TERMS);
-            groups::one_pair_in_two_groups(&world, &GROUP_TERMS);
+            groups::every_group_keeps_the_contract(&world, &TERMS);
+            groups::overlapping_groups_are_independent(&world, &TERMS);
+            groups::one_pair_in_two_groups(&world, &TERMS);
             assert!(world.used_device(), "operations went to NCCL");
             close(world, nccl);
         });
@@ -63,7 +61,7 @@ fn grids_keep_the_contract() {
         on_mesh(RANKS, |Rank { nccl, device }| {
             let nccl = Arc::new(nccl);
             let world = OnDevice::new(nccl.clone(), &device, Channels::Data);
-            groups::every_grid_keeps_the_contract(&world, &GROUP_TERMS);
+            groups::every_grid_keeps_the_contract(&world, &TERMS);
             assert!(world.used_device(), "operations went to NCCL");
             close(world, nccl);
         });
@@ -77,8 +75,8 @@ fn operations_of_groups_and_grids_have_the_right_values() {
         on_mesh(RANKS_MAX, |Rank { nccl, device }| {
             let nccl = Arc::new(nccl);
             let world = OnDevice::new(nccl.clone(), &device, Channels::Both);
-            groups::in_every_group(&world, &GROUP_TERMS, has_the_right_values);
-            groups::in_every_grid(&world, &GROUP_TERMS, has_the_right_values);
+            groups::in_every_group(&world, &TERMS, has_the_right_values);
+            groups::in_every_grid(&world, &TERMS, has_the_right_values);
             close(world, nccl);
         });
     });
@@ -116,6 +114,14 @@ fn operations_of_groups_are_in_the_order_of_their_submission() {
     in_own_process(test, 2000, || on_mesh(RANKS, follow_each_other));
 }
 
+/// Sums in a group, for which the compute stream waits and the host does not.
+fn join_sum(group: &dyn Collective, buffer: ViewMut<'_, f32>) {
+    let buffer = RawBuffer::of(buffer);
+    // SAFETY: what the device is given from here on waits for the sum, and all tests settle.
+    let sum = unsafe { group.submit(Channel::Data, Operation::AllReduceSum, buffer) }.unwrap();
+    assert_eq!(group.join(sum, soon()).unwrap(), None, "the host does not wait");
+}
+
 fn follow_each_other(Rank { nccl, device }: Rank) {
     nccl.connect(&[Operation::AllReduceSum, Operation::AllGather], 4 * LEN).unwrap();
     let [shard, data] = dimensions(nccl.rank()).each_ref().map(|plan| nccl.subgroup(plan).unwrap());
@@ -123,10 +129,7 @@ fn follow_each_other(Rank { nccl, device }: Rank) {
     for _ in 0..5 {
         let mut buffer = ones(&device, LEN);
         for group in [&shard, &data, &grid, &shard] {
-            scope(&**group, |scope| {
-                let sum = scope.start(Operation::AllReduceSum, buffer.view_mut()).unwrap();
-                assert_eq!(sum.join(soon()).unwrap(), None, "the host does not wait");
-            });
+            join_sum(&**group, buffer.view_mut());
         }
         let mut settled = 0;
         nccl.settle(TERMS.timeout, &mut |_| settled += 1).unwrap();
@@ -145,6 +148,26 @@ fn follow_each_other(Rank { nccl, device }: Rank) {
     assert!(matches!(closed, Err(Error::Dead { .. })), "groups end with the world: {closed:?}");
 }
 
+/// Two ranks open their group first: the grid of all, opened by all, connects only what is new.
+#[test]
+fn a_line_that_its_ranks_have_connected_is_used_again() {
+    let test = "mesh::a_line_that_its_ranks_have_connected_is_used_again";
+    in_own_process(test, 0, || {
+        on_mesh(RANKS, |Rank { nccl, device }| {
+            let is_first = nccl.rank() < 2;
+            let _pair = is_first.then(|| nccl.subgroup(&dimensions(nccl.rank())[0]).unwrap());
+            let grid = nccl.grid(&plan()).unwrap();
+            let mut buffer = ones(&device, LEN);
+            join_sum(&*grid, buffer.view_mut());
+            nccl.settle(TERMS.timeout, &mut |_| ()).unwrap();
+            let mut sums = vec![0.0; LEN];
+            device.read(buffer.view(), &mut sums).unwrap();
+            assert_eq!(sums, [4.0; LEN]);
+            nccl.close(soon()).unwrap();
+        });
+    });
+}
+
 /// Rank 3 does not take part in a reduction of a grid: every other rank names it, and the line in
 /// which it waits itself.
 #[test]
@@ -160,11 +183,9 @@ fn lacks_rank_3(Rank { nccl, device }: Rank) {
     if rank == 3 {
         return std::thread::sleep(timeout + Duration::from_secs(5));
     }
-    let mut buffer = ones(&device, LEN);
-    scope(&*grid, |scope| {
-        let sum = scope.start(Operation::ReduceScatterSum, buffer.view_mut()).unwrap();
-        sum.join(soon()).unwrap();
-    });
+    let mut buffer = Incoming::new(&*grid, ones(&device, LEN));
+    buffer.start(Operation::ReduceScatterSum, 0..LEN).unwrap();
+    buffer.wait(&(0..LEN), soon(), |_| ()).unwrap();
     let error = nccl.settle(timeout, &mut |_| ()).unwrap_err();
     let Error::Deadline { position, peers, bytes, .. } = &error else { panic!("{error}") };
     assert_eq!(*position, Some(Position { number: 1, of: 1 }));
@@ -177,6 +198,38 @@ fn lacks_rank_3(Rank { nccl, device }: Rank) {
     assert!(matches!(dead, Some(Error::Dead { .. })), "everything is dead: {dead:?}");
 }
 
+/// Rank 3 does not take part in grouped messages, for which all others wait, one of them through
+/// another: each names it by its rank in the world, and the group in which it waits itself.
+#[test]
+fn an_absent_peer_of_grouped_messages_is_named() {
+    let test = "mesh::an_absent_peer_of_grouped_messages_is_named";
+    in_own_process(test, 0, || on_mesh(RANKS, lacks_the_peer));
+}
+
+fn lacks_the_peer(Rank { nccl, device }: Rank) {
+    let rank = nccl.rank();
+    let timeout = Duration::from_millis(500);
+    let groups = dimensions(rank).each_ref().map(|plan| nccl.subgroup(plan).unwrap());
+    if rank == 3 {
+        return std::thread::sleep(timeout + Duration::from_secs(5));
+    }
+    let group = &*groups[usize::from(rank < 2)];
+    let other = 1 - group.rank();
+    let mut buffer = Incoming::new(group, ones(&device, 2 * LEN));
+    let send = (Operation::Send { to: other, tag: 0 }, 0..LEN);
+    let receive = (Operation::Receive { from: other, tag: 0 }, LEN..2 * LEN);
+    buffer.start_group([send, receive]).unwrap();
+    buffer.wait(&(0..LEN), soon(), |_| ()).unwrap();
+    let error = nccl.settle(timeout, &mut |_| ()).unwrap_err();
+    assert_eq!(error.missing_ranks(), [3], "{error}");
+    let names = ["data group of ranks [0, 2]", "data group of ranks [1, 3]"];
+    let name = names.get(rank).unwrap_or(&"shard group of ranks [2, 3]");
+    let expected = format!("grouped messages of {} bytes in the {name} (number 1 of 1)", 8 * LEN);
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    let dead = groups[0].barrier(soon());
+    assert!(matches!(dead, Err(Error::Dead { .. })), "everything is dead: {dead:?}");
+}
+
 /// Plants mistakes, which the emulated NCCL finds: real ranks would wait for each other for ever.
 #[test]
 fn groups_in_different_orders_are_found() {
@@ -184,8 +237,48 @@ fn groups_in_different_orders_are_found() {
     is_found(test, "the ranks launched operations in different orders", |rank, groups, start| {
         let is_turned = rank == 1 || rank == 2;
         let [first, second] = if is_turned { [1, 0] } else { [0, 1] };
-        start(&*groups[first], LEN);
-        start(&*groups[second], LEN);
+        start(&*groups[first], SUM, LEN);
+        start(&*groups[second], SUM, LEN);
+    });
+}
+
+#[test]
+fn grouped_messages_in_different_orders_are_found() {
+    let test = "mesh::grouped_messages_in_different_orders_are_found";
+    is_found(test, "the ranks launched operations in different orders", |rank, groups, start| {
+        let is_turned = rank == 1 || rank == 2;
+        for index in if is_turned { [1, 0] } else { [0, 1] } {
+            let group = &*groups[index];
+            let other = 1 - group.rank();
+            let send = Operation::Send { to: other, tag: 0 };
+            start(group, &[send, Operation::Receive { from: other, tag: 0 }], LEN);
+        }
+    });
+}
+
+/// Ranks 1 and 2 receive in a group in which nobody sends.
+#[test]
+fn messages_in_another_group_are_found() {
+    let test = "mesh::messages_in_another_group_are_found";
+    is_found(test, "the ranks launched operations in different orders", |rank, groups, start| {
+        let is_wrong = rank == 1 || rank == 2;
+        let group = &*groups[usize::from(is_wrong)];
+        let other = 1 - group.rank();
+        let receive = Operation::Receive { from: other, tag: 0 };
+        let message = if is_wrong { receive } else { Operation::Send { to: other, tag: 0 } };
+        start(group, &[message], LEN);
+    });
+}
+
+#[test]
+fn a_message_of_another_length_is_found() {
+    let test = "mesh::a_message_of_another_length_is_found";
+    is_found(test, "calls ncclSend of 2400 elements (type 1) to rank 1", |rank, groups, start| {
+        let group = &*groups[1];
+        let other = 1 - group.rank();
+        let send = Operation::Send { to: other, tag: 0 };
+        let receive = Operation::Receive { from: other, tag: 0 };
+        start(group, &[send, receive], if rank == 3 { LEN / 2 } else { LEN });
     });
 }
 
@@ -193,13 +286,15 @@ fn groups_in_different_orders_are_found() {
 fn a_buffer_of_another_length_in_one_group_is_found() {
     let test = "mesh::a_buffer_of_another_length_in_one_group_is_found";
     is_found(test, "of 600 elements (type 7, operation 0", |rank, groups, start| {
-        start(&*groups[0], LEN);
-        start(&*groups[1], if rank == 3 { LEN / 2 } else { LEN });
+        start(&*groups[0], SUM, LEN);
+        start(&*groups[1], SUM, if rank == 3 { LEN / 2 } else { LEN });
     });
 }
 
-/// Starts an operation of so many elements in a group.
-type Start<'a> = dyn FnMut(&dyn Collective, usize) + 'a;
+const SUM: &[Operation] = &[Operation::AllReduceSum];
+
+/// Starts an operation, or messages, of so many elements each in a group.
+type Start<'a> = dyn FnMut(&dyn Collective, &[Operation], usize) + 'a;
 
 /// Expects the emulated NCCL to end the process with this text. `submit` takes a rank and its
 /// groups.
@@ -212,14 +307,25 @@ fn is_found(
         on_mesh(RANKS, |Rank { nccl, device }| {
             let rank = nccl.rank();
             let groups = dimensions(rank).each_ref().map(|plan| nccl.subgroup(plan).unwrap());
-            let mut buffers: Vec<_> = (0..2).map(|_| ones(&device, LEN)).collect();
+            let mut buffers: Vec<_> = (0..4).map(|_| ones(&device, LEN)).collect();
             let mut left = buffers.iter_mut();
-            submit(rank, &groups, &mut |group, len| {
-                let buffer = left.next().unwrap().view_mut().slice(0..len);
-                scope(group, |scope| {
-                    let sum = scope.start(Operation::AllReduceSum, buffer).unwrap();
-                    sum.join(soon()).unwrap();
-                });
+            submit(rank, &groups, &mut |group, operations, len| {
+                let buffer = |view: ViewMut<'_, f32>| RawBuffer::of(view.slice(0..len));
+                let message = |&operation: &Operation| Message {
+                    operation,
+                    buffer: buffer(left.next().unwrap().view_mut()),
+                };
+                let messages: Vec<_> = operations.iter().map(message).collect();
+                // SAFETY: the buffers end with this process, which settles before.
+                let ticket = unsafe {
+                    match messages[..] {
+                        [Message { operation: Operation::AllReduceSum, buffer }] => {
+                            group.submit(Channel::Data, Operation::AllReduceSum, buffer)
+                        }
+                        _ => group.submit_group(Channel::Data, &messages),
+                    }
+                };
+                assert_eq!(group.join(ticket.unwrap(), soon()).unwrap(), None);
             });
             let settled = nccl.settle(TERMS.timeout, &mut |_| ());
             panic!("not found: {settled:?}");

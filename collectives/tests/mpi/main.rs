@@ -49,7 +49,7 @@ fn groups_keep_the_contract() {
 #[test]
 fn an_absent_member_of_a_group_is_named() {
     for sharing in [Sharing::On, Sharing::Off] {
-        for role in [Role::AbsentMember, Role::AbsentOwner] {
+        for role in [Role::AbsentMember, Role::AbsentOwner, Role::AbsentPeer] {
             let job = Job::run_on(4, role, sharing);
             assert_eq!(job.outcomes, ["ok"; 4], "{role:?}, {sharing:?}: {job}");
         }

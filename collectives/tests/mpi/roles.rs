@@ -34,6 +34,8 @@ pub(crate) enum Role {
     AbsentMember,
     /// The first rank does not enter an operation of its group, which has one element.
     AbsentOwner,
+    /// The first rank does not take part in grouped messages.
+    AbsentPeer,
     /// All ranks sum buffers of several chunks of the largest size.
     LargeSums,
     /// The last rank does not enter an operation.
@@ -114,11 +116,12 @@ impl Sharing {
     }
 }
 
-const ALL: [Role; 20] = [
+const ALL: [Role; 21] = [
     Role::Contract,
     Role::Groups,
     Role::AbsentMember,
     Role::AbsentOwner,
+    Role::AbsentPeer,
     Role::LargeSums,
     Role::Absent,
     Role::MessageTooLong,
@@ -199,6 +202,11 @@ impl Role {
             }
             Self::AbsentOwner => {
                 groups::an_absent_member_is_named(&mpi, 0, 1, SHORT);
+                std::thread::sleep(2 * SHORT);
+                finish(mpi, 4);
+            }
+            Self::AbsentPeer => {
+                groups::an_absent_peer_of_grouped_messages_is_named(&mpi, 0, 100, SHORT);
                 std::thread::sleep(2 * SHORT);
                 finish(mpi, 4);
             }

@@ -118,6 +118,9 @@ function_table! {
         fn ncclGetLastError(Handle) -> *const c_char;
         fn ncclGetUniqueId(*mut UniqueId) -> Status;
         fn ncclGetVersion(*mut c_int) -> Status;
+        fn ncclGroupEnd() -> Status;
+        fn ncclGroupStart() -> Status;
+        fn ncclRecv(*mut c_void, usize, c_int, c_int, Handle, *mut c_void) -> Status;
         fn ncclReduceScatter(
             *const c_void,
             *mut c_void,
@@ -127,6 +130,7 @@ function_table! {
             Handle,
             *mut c_void,
         ) -> Status;
+        fn ncclSend(*const c_void, usize, c_int, c_int, Handle, *mut c_void) -> Status;
     }
 }
 

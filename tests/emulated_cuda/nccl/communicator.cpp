@@ -40,7 +40,13 @@ static std::shared_ptr<LaunchOrder> launch_order() {
 }
 
 Communicator::Communicator(std::shared_ptr<Segment> own, int ranks, int rank, bool blocking)
-    : ranks(ranks), rank(rank), blocking(blocking), segment(std::move(own)), order(launch_order()) {
+    : ranks(ranks),
+      rank(rank),
+      blocking(blocking),
+      segment(std::move(own)),
+      order(launch_order()),
+      sent(size_t(ranks)),
+      received(size_t(ranks)) {
     order->add(segment, rank);
 }
 
@@ -67,7 +73,7 @@ ncclResult_t Communicator::poll_locked() {
 }
 
 ncclResult_t Communicator::poll() {
-    std::vector<Collective> ready;
+    std::vector<Work> ready;
     {
         std::lock_guard<std::mutex> lock(mutex);
         const ncclResult_t state = poll_locked();
@@ -102,7 +108,7 @@ ncclResult_t Communicator::check(const Collective& collective) const {
         return ncclInvalidArgument;
     }
     if (call.root < 0 || call.root >= ranks) {
-        set_last_error("a root that is no rank");
+        set_last_error("a root or peer that is no rank");
         return ncclInvalidArgument;
     }
     if (aborted || finalizing) {
@@ -113,28 +119,29 @@ ncclResult_t Communicator::check(const Collective& collective) const {
     const size_t all = bytes * size_t(ranks);
     const size_t sent = call.kind == Kind::ReduceScatter ? all : bytes;
     const size_t received = call.kind == Kind::AllGather ? all : bytes;
-    const bool sends = call.kind != Kind::Broadcast || call.root == rank;
+    const bool sends =
+        call.kind != Kind::Receive && (call.kind != Kind::Broadcast || call.root == rank);
     if (bytes > 0 && sends) {
         emulated_cuda_check_range("NCCL, send buffer", collective.send, sent);
     }
-    if (bytes > 0) {
+    if (bytes > 0 && call.kind != Kind::Send) {
         emulated_cuda_check_range("NCCL, receive buffer", collective.receive, received);
     }
     return ncclSuccess;
 }
 
-ncclResult_t Communicator::launch(std::vector<Collective> collectives) {
+ncclResult_t Communicator::launch(Work work) {
     if (blocking) {
-        return enqueue_all(collectives);
+        return enqueue_all({work});
     }
     std::lock_guard<std::mutex> lock(mutex);
-    deferred.insert(deferred.end(), collectives.begin(), collectives.end());
+    deferred.push_back(std::move(work));
     return ncclInProgress;
 }
 
-ncclResult_t Communicator::enqueue_all(const std::vector<Collective>& collectives) {
-    for (const Collective& collective : collectives) {
-        const ncclResult_t result = enqueue(collective);
+ncclResult_t Communicator::enqueue_all(const std::vector<Work>& all) {
+    for (const Work& work : all) {
+        const ncclResult_t result = enqueue(work);
         if (result != ncclSuccess) {
             std::lock_guard<std::mutex> lock(mutex);
             error = result;
@@ -155,6 +162,7 @@ ncclResult_t Communicator::connect() {
     }
     cuCtxGetCurrent(&connected);
     log_connections(*segment, ranks, rank);
+    is_connected = true;
     return ncclSuccess;
 }
 
@@ -170,14 +178,14 @@ void Communicator::disconnect() {
     connections = 0;
 }
 
-ncclResult_t Communicator::enqueue(const Collective& collective) {
+ncclResult_t Communicator::enqueue(const Work& work) {
     const std::shared_ptr<Communicator> self = shared_from_this();
     std::lock_guard<std::mutex> lock(launch_mutex);
     CUcontext before = nullptr;
     cuCtxGetCurrent(&before);
-    cuCtxSetCurrent(collective.context);
-    const uint64_t sequence = ++launched;
-    const ncclResult_t ready = sequence == 1 ? connect() : ncclSuccess;
+    cuCtxSetCurrent(work[0].context);
+    const uint64_t sequence = work[0].call.is_message() ? 0 : ++launched;
+    const ncclResult_t ready = is_connected ? ncclSuccess : connect();
     if (ready != ncclSuccess) {
         cuCtxSetCurrent(before);
         return ready;
@@ -185,10 +193,10 @@ ncclResult_t Communicator::enqueue(const Collective& collective) {
     in_flight++;
     const uint64_t turn = order->take_turn();
     const CUresult submitted = emulated_cuda_enqueue(
-        collective.stream, "an NCCL collective", [self, collective, sequence, turn] {
+        work[0].stream, "an NCCL operation", [self, work, sequence, turn] {
             self->running++;
             if (self->order->wait_for_turn(turn, self->aborted)) {
-                self->run(collective, sequence);
+                self->run(work, sequence);
             }
             self->order->end_turn(turn);
             self->running--;

@@ -1,4 +1,4 @@
-// A communicator: its life, and collectives as operations of CUDA streams.
+// A communicator: its life, and collectives and messages as operations of CUDA streams.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,9 @@ struct Collective {
     CUcontext context;
 };
 
+// What a stream runs at once: a collective, or the messages of a group.
+typedef std::vector<Collective> Work;
+
 class Communicator : public std::enable_shared_from_this<Communicator> {
 public:
     Communicator(std::shared_ptr<Segment> segment, int ranks, int rank, bool blocking);
@@ -30,8 +33,8 @@ public:
     ncclResult_t poll();
     // Waits, in a blocking communicator, until all ranks have attached.
     ncclResult_t wait_for_ranks();
-    // Gives collectives to their streams, now or, where non-blocking, at a later poll.
-    ncclResult_t launch(std::vector<Collective> collectives);
+    // Gives work to its stream, now or, where non-blocking, at a later poll.
+    ncclResult_t launch(Work work);
     // Ends as soon as everything that was launched is done.
     ncclResult_t finalize();
     void wait_until_idle();
@@ -51,10 +54,12 @@ public:
 
 private:
     ncclResult_t poll_locked();
-    ncclResult_t enqueue(const Collective& collective);
+    ncclResult_t enqueue(const Work& work);
     ncclResult_t connect();
-    ncclResult_t enqueue_all(const std::vector<Collective>& collectives);
-    void run(const Collective& collective, uint64_t sequence);
+    ncclResult_t enqueue_all(const std::vector<Work>& all);
+    void run(const Work& work, uint64_t sequence);
+    void run_collective(const Collective& collective, uint64_t sequence);
+    void run_messages(const Work& messages);
     bool announce(const Call& call, uint64_t sequence);
     bool wait_for_calls(const Call& call, uint64_t sequence);
     void compare_calls(const Call& call);
@@ -77,20 +82,27 @@ private:
     bool initialized = false;
     std::atomic<bool> finalizing{false};
     bool polled = false;
-    std::vector<Collective> deferred;
+    std::vector<Work> deferred;
     // Held while an operation gets its number and its place in a stream.
     std::mutex launch_mutex;
+    // Collectives: messages are not numbered among them, as they are of two ranks.
     uint64_t launched = 0;
+    bool is_connected = false;
     // Memory of the device, from the first operation on.
     CUdeviceptr connections = 0;
     CUcontext connected = nullptr;
     // Of the operation that runs: there is one at a time.
     uint64_t chunks = 0;
+    // Messages to and from each rank so far.
+    std::vector<uint64_t> sent;
+    std::vector<uint64_t> received;
     // Operations in streams, and those that streams have come to.
     std::atomic<int> in_flight{0};
     std::atomic<int> running{0};
     std::atomic<bool> aborted{false};
 };
+
+const char* name_of(Kind kind);
 
 // The text of ncclGetLastError.
 void set_last_error(const char* text);

@@ -39,11 +39,13 @@ bool Communicator::wait_for_all(std::atomic<uint64_t> RankState::*counter, uint6
     });
 }
 
-static const char* name_of(Kind kind) {
+const char* name_of(Kind kind) {
     switch (kind) {
         case Kind::AllReduce: return "ncclAllReduce";
         case Kind::ReduceScatter: return "ncclReduceScatter";
         case Kind::Broadcast: return "ncclBroadcast";
+        case Kind::Send: return "ncclSend";
+        case Kind::Receive: return "ncclRecv";
         default: return "ncclAllGather";
     }
 }
@@ -90,10 +92,20 @@ bool Communicator::announce(const Call& call, uint64_t sequence) {
     return true;
 }
 
-void Communicator::run(const Collective& collective, uint64_t sequence) {
-    if (aborted || check(collective) == ncclInvalidArgument) {
-        return;
+void Communicator::run(const Work& work, uint64_t sequence) {
+    for (const Collective& collective : work) {
+        if (aborted || check(collective) == ncclInvalidArgument) {
+            return;
+        }
     }
+    if (work[0].call.is_message()) {
+        run_messages(work);
+    } else {
+        run_collective(work[0], sequence);
+    }
+}
+
+void Communicator::run_collective(const Collective& collective, uint64_t sequence) {
     if (announce(collective.call, sequence) && exchange(collective)) {
         segment->state(rank).completed = sequence;
     }

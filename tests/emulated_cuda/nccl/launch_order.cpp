@@ -119,8 +119,8 @@ void Waiting::update(const std::vector<int>& missing, const char* collective) {
     circular = true;
     if (now - circular_since >= CIRCULAR_AT_LEAST) {
         emulated_cuda_violation(
-            "NCCL: rank %d of %d waits in %s for rank %d, which waits for it in another "
-            "communicator: the ranks launched operations in different orders",
+            "NCCL: rank %d of %d waits in %s for rank %d, which waits for it in another operation "
+            "or communicator: the ranks launched operations in different orders",
             rank, ranks, collective, other);
     }
 }

@@ -1,6 +1,7 @@
 // NCCL's functions.
 #include <sys/random.h>
 
+#include <algorithm>
 #include <map>
 
 #include "../emulated_cuda.h"
@@ -195,7 +196,7 @@ CUDA_API ncclResult_t ncclCommDeregister(ncclComm_t handle, void* registration) 
     return ncclSuccess;
 }
 
-// The collectives between ncclGroupStart and ncclGroupEnd of a thread.
+// The calls between ncclGroupStart and ncclGroupEnd of a thread.
 struct Group {
     int depth = 0;
     std::vector<std::pair<CommunicatorPointer, Collective>> calls;
@@ -208,13 +209,28 @@ CUDA_API ncclResult_t ncclGroupStart() {
     return ncclSuccess;
 }
 
-// Launches the collectives in their order, those of one communicator together.
-static ncclResult_t launch_group() {
-    const auto calls = std::move(group.calls);
+// The work of a group in the order of its calls: messages of a communicator run together.
+static std::vector<std::pair<CommunicatorPointer, Work>> group_work() {
+    std::vector<std::pair<CommunicatorPointer, Work>> all;
+    for (const auto& [communicator, collective] : group.calls) {
+        const Communicator* const own = communicator.get();
+        const auto found = std::find_if(all.begin(), all.end(), [&](const auto& work) {
+            return work.first.get() == own && work.second[0].call.is_message();
+        });
+        if (collective.call.is_message() && found != all.end()) {
+            found->second.push_back(collective);
+        } else {
+            all.push_back({communicator, {collective}});
+        }
+    }
     group.calls.clear();
+    return all;
+}
+
+static ncclResult_t launch_group() {
     ncclResult_t result = ncclSuccess;
-    for (const auto& [communicator, collective] : calls) {
-        const ncclResult_t launched = communicator->launch({collective});
+    for (const auto& [communicator, work] : group_work()) {
+        const ncclResult_t launched = communicator->launch(work);
         if (launched != ncclSuccess && launched != ncclInProgress) {
             return launched;
         }
@@ -288,4 +304,15 @@ CUDA_API ncclResult_t ncclBroadcast(const void* send, void* receive, size_t coun
                                     ncclDataType_t type, int root, ncclComm_t communicator,
                                     CUstream stream) {
     return call(communicator, {Kind::Broadcast, count, type, ncclSum, root}, send, receive, stream);
+}
+
+CUDA_API ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                               ncclComm_t communicator, CUstream stream) {
+    return call(communicator, {Kind::Send, count, type, ncclSum, peer}, send, nullptr, stream);
+}
+
+CUDA_API ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer,
+                               ncclComm_t communicator, CUstream stream) {
+    return call(communicator, {Kind::Receive, count, type, ncclSum, peer}, nullptr, receive,
+                stream);
 }

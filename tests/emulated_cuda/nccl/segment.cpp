@@ -53,7 +53,9 @@ bool Segment::map() {
     if (file < 0) {
         return false;
     }
-    bytes = HEADER_BYTES + size_t(ranks) * CHUNK_BYTES;
+    const size_t pairs = size_t(ranks) * size_t(ranks);
+    const size_t of_pair = sizeof(Mailbox) + MESSAGE_CHUNK_BYTES;
+    bytes = HEADER_BYTES + size_t(ranks) * CHUNK_BYTES + pairs * of_pair;
     void* memory = MAP_FAILED;
     if (ftruncate(file, off_t(bytes)) == 0) {
         memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -108,6 +110,16 @@ Segment::~Segment() {
 
 char* Segment::chunk(int rank) {
     return reinterpret_cast<char*>(header) + HEADER_BYTES + size_t(rank) * CHUNK_BYTES;
+}
+
+// Behind the chunks of all ranks, those of all pairs.
+char* Segment::message_chunk(int from, int to) {
+    return chunk(ranks) + (size_t(from) * size_t(ranks) + size_t(to)) * MESSAGE_CHUNK_BYTES;
+}
+
+Mailbox& Segment::mailbox(int from, int to) {
+    char* const mailboxes = message_chunk(ranks, 0);
+    return reinterpret_cast<Mailbox*>(mailboxes)[from * ranks + to];
 }
 
 bool Segment::peer_died() const {

@@ -12,16 +12,28 @@ namespace emulated {
 constexpr int RANKS_MAX = 64;
 constexpr size_t CHUNK_BYTES = size_t(1) << 20;
 
-enum class Kind : int { AllReduce = 1, ReduceScatter = 2, AllGather = 3, Broadcast = 4 };
+// Of a message, what is sent at once.
+constexpr size_t MESSAGE_CHUNK_BYTES = size_t(64) << 10;
 
-// What all ranks have to agree on.
+enum class Kind : int {
+    AllReduce = 1,
+    ReduceScatter = 2,
+    AllGather = 3,
+    Broadcast = 4,
+    Send = 5,
+    Receive = 6,
+};
+
+// What all ranks have to agree on, or both ends of a message.
 struct Call {
     Kind kind;
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t op;
-    // Of a broadcast.
+    // Of a broadcast; of a message, the other end.
     int root;
+
+    bool is_message() const { return kind == Kind::Send || kind == Kind::Receive; }
 
     bool operator==(const Call& other) const {
         return kind == other.kind && count == other.count && type == other.type &&
@@ -50,6 +62,20 @@ struct RankState {
     std::atomic<uint64_t> read;
 };
 
+// The messages from one rank to another, one after the other. The counters only increase.
+struct Mailbox {
+    // Messages that an end has come to, and what it calls.
+    std::atomic<uint64_t> sending;
+    std::atomic<uint64_t> receiving;
+    Call sent;
+    Call received;
+    // Chunks of all messages.
+    std::atomic<uint64_t> written;
+    std::atomic<uint64_t> read;
+    // Messages that were received.
+    std::atomic<uint64_t> completed;
+};
+
 struct SegmentHeader {
     std::atomic<int> ranks;
     std::atomic<int> attached;
@@ -67,6 +93,8 @@ public:
     bool complete() const { return header->attached == ranks; }
     RankState& state(int rank) { return header->rank[rank]; }
     char* chunk(int rank);
+    Mailbox& mailbox(int from, int to);
+    char* message_chunk(int from, int to);
     // Whether a process that attached has ended without leaving.
     bool peer_died() const;
     bool duplicate_device() const;

@@ -34,6 +34,8 @@ int ncclAllGather(const void* send, void* receive, size_t count, int type, ncclC
                   CUstream stream);
 int ncclBroadcast(const void* send, void* receive, size_t count, int type, int root,
                   ncclComm_t comm, CUstream stream);
+int ncclSend(const void* send, size_t count, int type, int peer, ncclComm_t comm, CUstream stream);
+int ncclRecv(void* receive, size_t count, int type, int peer, ncclComm_t comm, CUstream stream);
 }
 
 static ncclConfig_t config(bool blocking) {
@@ -383,5 +385,131 @@ ABORTS(mismatch_in_one_of_two_communicators, "of 2 calls ncclAllReduce of ") {
         const size_t count = rank == 3 ? 4 : 8;
         ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, in_column, nullptr);
         cuCtxSynchronize();
+    });
+}
+
+// Every rank sends a part to every other, of different lengths, and several to one of them.
+static void all_to_all(ncclUniqueId id, int rank) {
+    const ncclComm_t comm = join(id, RANKS, rank);
+    const CUstream stream = make_stream();
+    const auto length = [](int from, int to) { return from == to ? 0 : COUNT * size_t(from) + 7; };
+    std::vector<CUdeviceptr> received;
+    for (int round = 0; round < 2; round++) {
+        const CUdeviceptr own = filled(COUNT * RANKS, rank + 10 * round);
+        CHECK_EQUAL(ncclGroupStart(), ncclSuccess);
+        for (int peer = 0; peer < RANKS; peer++) {
+            received.push_back(allocate(COUNT * RANKS * 4));
+            if (peer == rank) {
+                continue;
+            }
+            for (int message = 0; message < 2; message++) {
+                void* const to = pointer(received.back() + CUdeviceptr(message) * 4);
+                const size_t sent = message == 0 ? length(rank, peer) : 1;
+                const size_t taken = message == 0 ? length(peer, rank) : 1;
+                CHECK_EQUAL(ncclSend(pointer(own), sent, ncclFloat32, peer, comm, stream), 0);
+                CHECK_EQUAL(ncclRecv(to, taken, ncclFloat32, peer, comm, stream), 0);
+            }
+        }
+        CHECK_EQUAL(ncclGroupEnd(), ncclSuccess);
+        sum(comm, stream);
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int peer = 0; peer < RANKS; peer++) {
+            const size_t count = length(peer, rank);
+            const CUdeviceptr from = received[size_t(round * RANKS + peer)];
+            const std::vector<float> values = download<float>(from, count);
+            for (size_t i = 0; i < count; i++) {
+                // The second message, of the first element, comes after the first.
+                const size_t index = i == 1 ? 0 : i;
+                CHECK(values[i] == float(index % 1000) + float(peer + 10 * round) * 1000);
+            }
+        }
+    }
+    CHECK_EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+PASSES(messages_of_threads) { with_threads(RANKS, all_to_all); }
+PASSES(messages_of_processes) { with_processes(RANKS, all_to_all); }
+
+static void send(int to, ncclComm_t comm, CUstream stream, size_t count = 8) {
+    CHECK_EQUAL(ncclSend(pointer(allocate(64)), count, ncclFloat32, to, comm, stream), 0);
+}
+
+static void receive(int from, ncclComm_t comm, CUstream stream, size_t count = 8) {
+    CHECK_EQUAL(ncclRecv(pointer(allocate(64)), count, ncclFloat32, from, comm, stream), 0);
+}
+
+// Ranks without messages do not take part.
+PASSES(a_message_needs_its_two_ranks) {
+    with_threads(RANKS, [](ncclUniqueId id, int rank) {
+        const ncclComm_t comm = join(id, RANKS, rank);
+        const CUstream stream = make_stream();
+        if (rank == 0) {
+            send(2, comm, stream, 0);
+            send(2, comm, stream);
+        } else if (rank == 2) {
+            receive(0, comm, stream, 0);
+            receive(0, comm, stream);
+        }
+        CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
+        CHECK_EQUAL(ncclSend(nullptr, 0, ncclFloat32, RANKS, comm, stream), ncclInvalidArgument);
+    });
+}
+
+ABORTS(messages_of_different_lengths, "calls ncclSend of 8 elements (type 7) to rank 1, which ") {
+    with_threads(2, [](ncclUniqueId id, int rank) {
+        const ncclComm_t comm = join(id, 2, rank);
+        rank == 0 ? send(1, comm, nullptr, 8) : receive(0, comm, nullptr, 4);
+        cuCtxSynchronize();
+    });
+}
+
+// Every rank waits for the next one to receive, because the messages are not grouped.
+ABORTS(a_ring_of_sends, "launched operations in different orders") {
+    with_threads(RANKS, [](ncclUniqueId id, int rank) {
+        const ncclComm_t comm = join(id, RANKS, rank);
+        send((rank + 1) % RANKS, comm, nullptr);
+        receive((rank + RANKS - 1) % RANKS, comm, nullptr);
+        cuCtxSynchronize();
+    });
+}
+
+ABORTS(a_message_in_another_communicator, "launched operations in different orders") {
+    std::vector<ncclUniqueId> ids = {unique_id(), unique_id()};
+    with_threads(2, [=](ncclUniqueId, int rank) {
+        const ncclComm_t comms[2] = {join(ids[0], 2, rank), join(ids[1], 2, rank)};
+        rank == 0 ? send(1, comms[0], nullptr) : receive(0, comms[1], nullptr);
+        cuCtxSynchronize();
+    });
+}
+
+ABORTS(a_message_before_and_after_a_sum, "launched operations in different orders") {
+    with_threads(2, [](ncclUniqueId id, int rank) {
+        const ncclComm_t comm = join(id, 2, rank);
+        const CUstream stream = make_stream();
+        if (rank == 0) {
+            send(1, comm, stream);
+        }
+        sum(comm, stream);
+        if (rank == 1) {
+            receive(0, comm, stream);
+        }
+        cuCtxSynchronize();
+    });
+}
+
+PASSES(a_missing_receiver_hangs_until_abort) {
+    with_threads(2, [](ncclUniqueId id, int rank) {
+        const ncclComm_t comm = join(id, 2, rank);
+        if (rank == 1) {
+            usleep(200000);
+            return;
+        }
+        const CUstream stream = make_stream();
+        send(1, comm, stream);
+        usleep(50000);
+        CHECK_EQUAL(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+        CHECK_EQUAL(ncclCommAbort(comm), ncclSuccess);
+        CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{LogArguments, print, print_json};
 use record::text::duration;
@@ -22,7 +22,7 @@ pub(super) struct Comm {
     /// Memory of the buffers.
     #[arg(long, value_parser = ["cpu", "cuda"], default_value = "cpu")]
     device: String,
-    /// Operations to measure [default: all; on cuda all but all-to-all].
+    /// Operations to measure [default: all].
     #[arg(long = "operation", value_enum, value_name = "OPERATION", value_delimiter = ',')]
     operations: Vec<CommOperation>,
     /// Smallest size, as in 1K.
@@ -76,7 +76,10 @@ impl Comm {
         overrides.extend(deadline.map(|text| format!("collectives.deadline={text}")));
         let options = CommOptions {
             config: Config::load("smoke", &overrides)?,
-            operations: self.operations(),
+            operations: match &self.operations[..] {
+                [] => CommOperation::value_variants().to_vec(),
+                chosen => chosen.to_vec(),
+            },
             bytes_min: self.min_bytes,
             bytes_max: self.max_bytes,
             factor: self.factor,
@@ -86,17 +89,5 @@ impl Comm {
             message_bytes: self.message_bytes,
         };
         comm::run(&options, |report| if self.json { print_json(report) } else { print(report) })
-    }
-
-    fn operations(&self) -> Vec<CommOperation> {
-        if !self.operations.is_empty() {
-            return self.operations.clone();
-        }
-        let mut all =
-            vec![CommOperation::AllReduce, CommOperation::ReduceScatter, CommOperation::AllGather];
-        if self.device == "cpu" {
-            all.push(CommOperation::AllToAll);
-        }
-        all
     }
 }

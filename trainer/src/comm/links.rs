@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use collectives::{Channel, Operation, scope};
+use collectives::{Channel, Operation};
 use launch::bootstrap::World;
 use serde::{Deserialize, Serialize};
 
@@ -274,14 +274,10 @@ impl<'run> Links<'run> {
     fn exchange(&mut self, partner: usize) -> Outcome<()> {
         let deadline = self.ranks.deadline();
         let Self { ranks, message, received, .. } = self;
-        scope(ranks.collective, |scope| {
-            let send = scope.start(Operation::Send { to: partner, tag: TAG }, &mut message[..])?;
-            let receive = Operation::Receive { from: partner, tag: TAG };
-            let receive = scope.start(receive, &mut received[..])?;
-            send.wait(deadline)?;
-            receive.wait(deadline)?;
-            Ok(())
-        })
+        let send = (Operation::Send { to: partner, tag: TAG }, message.into());
+        let receive = (Operation::Receive { from: partner, tag: TAG }, received.into());
+        ranks.collective.run_group(Channel::Data, [send, receive], deadline)?;
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use collectives::{AllToAll, Channel, Parts};
 use device::{Device, DeviceBuffer};
 use launch::bootstrap::World;
 use serde::Serialize;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::operation::CommOperation;
 use super::pattern::{count_wrong, fill};
 use super::{CommOptions, MEASURE_TIME};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
 /// Result of one operation on one size.
@@ -61,8 +62,9 @@ struct Buffers {
     on_device: DeviceBuffer<f32>,
     /// Buffer that is communicated.
     shared: DeviceBuffer<f32>,
-    /// Scratch buffer of an all-to-all.
-    scratch: Vec<f32>,
+    /// Buffer from which an all-to-all sends.
+    sent: DeviceBuffer<f32>,
+    exchange: AllToAll,
 }
 
 /// Operation on the beginning of the buffers.
@@ -104,7 +106,8 @@ impl<'run> Sweep<'run> {
             input: vec![0.0; elements],
             on_device: allocator.zeros(if is_on_host { 0 } else { elements }),
             shared: ranks.collective.buffer(&allocator, elements, ranks.deadline())?,
-            scratch: vec![0.0; if has_all_to_all { elements } else { 0 }],
+            sent: allocator.zeros(if has_all_to_all { elements } else { 0 }),
+            exchange: AllToAll::new(device, ranks.world()),
         };
         allocator.outcome()?;
         Ok(Self { options, device, ranks, bytes_max, buffers, notes })
@@ -117,10 +120,6 @@ impl<'run> Sweep<'run> {
 
     /// Measures all sizes of an operation.
     pub(super) fn measure(&mut self, operation: CommOperation) -> Outcome<Vec<Row>> {
-        if operation == CommOperation::AllToAll && matches!(self.device, Device::Cuda(_)) {
-            let text = "comm: an all-to-all is measured between hosts only: use --device cpu";
-            return Err(Failure::usage(text));
-        }
         let mut rows = Vec::new();
         let mut bytes = self.options.bytes_min;
         while bytes <= self.bytes_max {
@@ -189,11 +188,21 @@ impl<'run> Sweep<'run> {
         Ok(Duration::from_secs_f64(all.iter().sum::<f64>() / all.len() as f64))
     }
 
+    /// Runs an operation in place, and waits for it. An all-to-all sends from a copy.
     fn run(&mut self, Call { operation, elements }: Call) -> Outcome<()> {
-        let Buffers { shared, scratch, .. } = &mut self.buffers;
-        let scratch = scratch.get_mut(..elements).unwrap_or_default();
-        let buffer = shared.view_mut().slice(0..elements);
-        operation.run(&self.ranks, buffer, scratch, self.ranks.deadline())?;
+        let Self { ranks: Ranks { collective, .. }, device, .. } = *self;
+        let deadline = self.ranks.deadline();
+        let Buffers { shared, sent, exchange, .. } = &mut self.buffers;
+        let mut buffer = shared.view_mut().slice(0..elements);
+        if let Some(operation) = operation.of_backend() {
+            collective.run(Channel::Data, operation, buffer, deadline)?;
+            return Ok(());
+        }
+        let mut sent = sent.view_mut().slice(0..elements);
+        device.copy(sent.reborrow(), buffer.as_view())?;
+        let lens = vec![elements / collective.world(); collective.world()];
+        let parts = |elements| Parts { elements, lens: &lens };
+        exchange.run(collective, parts(sent), parts(buffer.reborrow()), deadline)?;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::Job;
 use crate::shm::share::{all_gather_over, share};
 use crate::{
-    BackendMemory, Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, Operation,
+    BackendMemory, Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, Message, Operation,
     RawBuffer, Ticket, Timing,
 };
 
@@ -272,6 +272,16 @@ unsafe impl Collective for Mpi {
         let group = self.membership.group;
         let job = Job { group, ..Job::new(channel, operation, buffer) };
         self.handle.submit(&self.membership, job)
+    }
+
+    unsafe fn submit_group(&self, channel: Channel, messages: &[Message]) -> Result<Ticket, Error> {
+        for message in messages {
+            message.operation.require_host(message.buffer)?;
+            message.validate(&self.membership)?;
+        }
+        let group = self.membership.group;
+        let job = Job { group, ..Job::of_messages(channel, messages) };
+        self.handle.submit_group(&self.membership, job, messages)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {

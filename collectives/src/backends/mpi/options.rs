@@ -9,7 +9,7 @@ pub struct MpiOptions {
     pub message_elements_max: usize,
     /// Timeout of MPI_Init, which waits for all ranks.
     pub open_timeout: Duration,
-    /// Timeout at the end of a scope for operations that the caller did not wait for.
+    /// Timeout at the end of a buffer for operations that the caller did not wait for.
     pub timeout: Duration,
     /// Timeout of dropping the backend, during which the other ranks must call MPI_Finalize too.
     pub close_timeout: Duration,

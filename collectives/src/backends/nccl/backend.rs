@@ -10,17 +10,18 @@ use device::{Allocator, Keeper, Place};
 use super::group::Group;
 use super::operations::Operations;
 use super::queue::DeviceQueue;
+use super::route::Route;
 use super::{NAME, opening};
 use crate::core::outstanding::Job;
 use crate::{
-    BackendMemory, Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, Incoming,
+    BackendMemory, Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, Incoming, Message,
     Operation, RawBuffer, Settled, Ticket, Timing,
 };
 
 /// Group of ranks, each with a CUDA device.
 ///
-/// Sums, gathers and broadcasts on the memory of devices are NCCL's, on the data channel. They run
-/// on a stream of their own, after the work that the compute stream had before. Everything else
+/// Sums, gathers, broadcasts and messages in the memory of devices are NCCL's, on the data channel.
+/// They run on a stream of their own, after the work that the compute stream had before. Everything else
 /// (control messages, buffers of the host) is the host's backend's.
 ///
 /// All groups of a rank share this stream, in which operations have the order of their submission.
@@ -192,7 +193,11 @@ impl Nccl {
             | Operation::ReduceScatterSum
             | Operation::AllGather
             | Operation::Broadcast { .. } => operation.validate(buffer, &self.group.membership),
-            _ => unsupported(format!("in {place:?}")),
+            Operation::Send { .. } | Operation::Receive { .. } => match self.group.route {
+                Route::Grid { .. } => unsupported(format!("in {place:?} in a grid")),
+                _ => operation.validate(buffer, &self.group.membership),
+            },
+            Operation::Barrier | Operation::Messages => unsupported(format!("in {place:?}")),
         }
     }
 }
@@ -297,6 +302,23 @@ unsafe impl Collective for Nccl {
         let job = Job { group: self.index, ..Job::new(channel, operation, buffer) };
         // SAFETY: the caller's promise.
         unsafe { self.queue.submit(job, self.group.route) }
+    }
+
+    /// Messages are all in the host's memory or all in that of the device.
+    unsafe fn submit_group(&self, channel: Channel, messages: &[Message]) -> Result<Ticket, Error> {
+        if messages.iter().all(|message| message.buffer.place() == Place::Host) {
+            self.queue.require_alive(&self.queue.lock())?;
+            // SAFETY: the caller's promise.
+            return unsafe { self.group.control.submit_group(channel, messages) };
+        }
+        for message in messages {
+            message.validate(&self.group.membership)?;
+            self.require_supported(channel, message.operation, message.buffer)?;
+        }
+        let job = Job { group: self.index, ..Job::of_messages(channel, messages) };
+        let line = self.group.route.lines().next().unwrap_or_default();
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.submit_group(job, line, messages) }
     }
 
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {

@@ -14,7 +14,7 @@ use device::cuda::nccl::{
 use device::cuda::{Cuda, Stream};
 
 use super::log_settings::LogSettings;
-use crate::{Dtype, Operation, RawBuffer};
+use crate::{Dtype, Message, Operation, RawBuffer};
 
 /// Time that `ncclCommAbort` may take before it is given up.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
@@ -143,9 +143,37 @@ impl Communicator {
                     let bytes = buffer.bytes();
                     (functions.ncclBroadcast)(all, all, bytes, UINT8, root, self.handle, stream)
                 }
-                _ => unreachable!("{operation} on a device was refused before"),
+                // Messages of one pair have one order, and no tags.
+                Operation::Send { to, .. } => {
+                    let bytes = buffer.bytes();
+                    (functions.ncclSend)(all, bytes, UINT8, to as c_int, self.handle, stream)
+                }
+                Operation::Receive { from, .. } => {
+                    let bytes = buffer.bytes();
+                    (functions.ncclRecv)(all, bytes, UINT8, from as c_int, self.handle, stream)
+                }
+                Operation::Barrier | Operation::Messages => {
+                    unreachable!("{operation} on a device was refused before")
+                }
             }
         }
+    }
+
+    /// Submits messages to a stream that run together.
+    ///
+    /// # Safety
+    /// As of [`launch`](Self::launch), for all buffers.
+    pub(super) unsafe fn launch_group(&self, messages: &[Message], stream: &Stream) -> Status {
+        // SAFETY: it counts the starts and ends of this thread.
+        let mut status = unsafe { (self.functions.ncclGroupStart)() };
+        // Both ends know that a message is empty.
+        for &Message { operation, buffer } in messages.iter().filter(|it| !it.buffer.is_empty()) {
+            // SAFETY: the caller's promise.
+            let launched = unsafe { self.launch(operation, buffer, stream) };
+            status = worse(status, launched);
+        }
+        // SAFETY: it ends the group that was started here, also after an error.
+        worse(status, unsafe { (self.functions.ncclGroupEnd)() })
     }
 
     /// Registers memory that operations will use.
@@ -227,6 +255,16 @@ pub(super) fn failure(functions: &nccl::Nccl, status: Status) -> String {
     match LogSettings::written_file() {
         Some(file) => format!("{text}; NCCL's log is {}", file.display()),
         None => text,
+    }
+}
+
+/// The first status that is an error, or else in progress if one of them is.
+fn worse(first: Status, second: Status) -> Status {
+    match first {
+        Status::SUCCESS => second,
+        Status::IN_PROGRESS if second == Status::SUCCESS => first,
+        Status::IN_PROGRESS => second,
+        failed => failed,
     }
 }
 

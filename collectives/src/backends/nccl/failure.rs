@@ -104,7 +104,7 @@ impl DeviceQueue {
                 position,
                 rank,
                 waited,
-                bytes: job.buffer.bytes(),
+                bytes: job.bytes,
                 backend: NAME,
                 peers,
             },

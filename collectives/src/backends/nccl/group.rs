@@ -72,23 +72,23 @@ impl Group {
         [line(inner_name, along_inner.collect()), line(outer_name, along_outer.collect())]
     }
 
-    /// This rank's place in a line, which is connected unless another group has one of the same
-    /// ranks: a communicator takes memory of the device.
+    /// This rank's place in a line, which is connected unless all of its ranks have a line of the
+    /// same ranks in another group: a communicator takes memory of the device.
     fn connected(&self, queue: &DeviceQueue, plan: LinePlan) -> Result<Place, Error> {
         let LinePlan { name, members } = plan;
         let Membership { plan, member, .. } = &self.membership;
         let ranks: Vec<usize> = members.iter().map(|&member| plan.ranks[member]).collect();
-        let line = match queue.line_of(&ranks) {
-            Some(line) => line,
-            None => {
-                let opening = Opening {
-                    membership: &self.membership,
-                    name: name.as_ref(),
-                    members: &members,
-                };
-                let communicator = opening.connect(&*self.control, &queue.device, queue.timeout)?;
-                queue.add_line(Line { ranks, name, communicator })
-            }
+        let known = queue.line_of(&ranks);
+        let opening = Opening {
+            membership: &self.membership,
+            name: name.as_ref(),
+            members: &members,
+            is_known: known.is_some(),
+        };
+        let new = opening.connect(&*self.control, &queue.device, queue.timeout)?;
+        let line = match new {
+            Some(communicator) => queue.add_line(Line { ranks, name, communicator }),
+            None => known.unwrap_or_else(|| unreachable!("every rank of the line has it")),
         };
         let own = members.iter().position(|other| other == member);
         let member = own.unwrap_or_else(|| unreachable!("a line of this rank without it"));

@@ -1,5 +1,5 @@
 //! Rendezvous of the ranks of a line: the first of them makes an id, and the host's backend carries
-//! it to the others.
+//! it to the others, unless all of them have a communicator already.
 #![allow(unsafe_code)] // calls of NCCL
 
 use std::ffi::c_int;
@@ -18,9 +18,10 @@ use crate::{Collective, Error, GroupPlan};
 
 const HINT: &str = "NCCL_SOCKET_IFNAME chooses the network interface by which ranks connect";
 
-/// Size of a rank's greeting: the version of its NCCL (0 where it has none), and from the first
-/// rank of a line the id of its communicator.
-const GREETING_BYTES: usize = size_of::<c_int>() + UniqueId::BYTES;
+/// Size of a rank's greeting: the version of its NCCL (0 where it has none), 1 if it has a
+/// communicator of the ranks of its line, and from the first rank of a line the id of a new one.
+const GREETING_BYTES: usize = VERSION_BYTES + 1 + UniqueId::BYTES;
+const VERSION_BYTES: usize = size_of::<c_int>();
 
 /// The opening of a communicator for some ranks of a group.
 pub(super) struct Opening<'a> {
@@ -29,19 +30,21 @@ pub(super) struct Opening<'a> {
     pub(super) name: Option<&'a Arc<GroupPlan>>,
     /// Ranks of the group.
     pub(super) members: &'a [usize],
+    /// This rank has a communicator of these ranks.
+    pub(super) is_known: bool,
 }
 
 impl Opening<'_> {
-    /// Connects the ranks. All ranks of the group call this at the same time, each for its own
-    /// line.
+    /// Connects the ranks; `None` if they are connected already, as each of them says. All ranks of
+    /// the group call this at the same time, each for its own line.
     pub(super) fn connect(
         &self,
         control: &dyn Collective,
         device: &Cuda,
         timeout: Duration,
-    ) -> Result<Communicator, Error> {
+    ) -> Result<Option<Communicator>, Error> {
         let deadline = Instant::now() + timeout;
-        let (functions, id) = self.greet(control, deadline)?;
+        let Some((functions, id)) = self.greet(control, deadline)? else { return Ok(None) };
         device.bind().map_err(start)?;
         let own = self.membership.member;
         let rank = self.members.iter().position(|&member| member == own).unwrap_or_default();
@@ -49,21 +52,22 @@ impl Opening<'_> {
         let refused = |status| self.refused(&communicator::failure(functions, status));
         let communicator = begun.map_err(refused)?;
         let ready = communicator.await_ready(Status::IN_PROGRESS, deadline);
-        let Err(failed) = ready else { return Ok(communicator) };
+        let Err(failed) = ready else { return Ok(Some(communicator)) };
         let error = self.error(&communicator, failed, timeout);
         communicator.abort();
         Err(error)
     }
 
-    /// Exchanges versions with all ranks of the group, and returns the id of this rank's line.
+    /// Exchanges greetings with all ranks of the group, and returns the id of a new communicator
+    /// for this rank's line, unless it has one.
     fn greet(
         &self,
         control: &dyn Collective,
         deadline: Instant,
-    ) -> Result<(&'static nccl::Nccl, UniqueId), Error> {
+    ) -> Result<Option<(&'static nccl::Nccl, UniqueId)>, Error> {
         let own = self.membership.member;
         let first = self.members[0];
-        let greeting = greeting(own == first);
+        let greeting = greeting(self.is_known, own == first && !self.is_known);
         // After an error the network may still write to it.
         let mut greetings = ManuallyDrop::new(vec![0; control.world() * GREETING_BYTES]);
         if let Ok(Greeting { bytes, .. }) = &greeting {
@@ -73,7 +77,15 @@ impl Opening<'_> {
         let Greeting { functions, .. } = greeting?;
         let greetings = ManuallyDrop::into_inner(greetings);
         require_same_version(&greetings, &self.membership.plan.ranks)?;
-        Ok((functions, id_of(&greetings, first)))
+        match are_connected(&greetings, self.members) {
+            Some(true) => Ok(None),
+            Some(false) => Ok(Some((functions, id_of(&greetings, first)))),
+            None => Err(start(format!(
+                "some of {} have connected them before, others have not: all ranks open the same \
+                 groups in the same order",
+                self.ranks_text()
+            ))),
+        }
     }
 
     fn error(&self, communicator: &Communicator, failed: NotReady, timeout: Duration) -> Error {
@@ -110,7 +122,7 @@ struct Greeting {
     bytes: [u8; GREETING_BYTES],
 }
 
-fn greeting(makes_id: bool) -> Result<Greeting, Error> {
+fn greeting(is_known: bool, makes_id: bool) -> Result<Greeting, Error> {
     let functions = nccl::Nccl::open().map_err(start)?;
     let require = |status| match status {
         Status::SUCCESS => Ok(()),
@@ -125,9 +137,9 @@ fn greeting(makes_id: bool) -> Result<Greeting, Error> {
         require(unsafe { (functions.ncclGetUniqueId)(&raw mut id) })?;
     }
     let mut bytes = [0; GREETING_BYTES];
-    let (of_version, of_id) = bytes.split_at_mut(size_of::<c_int>());
-    of_version.copy_from_slice(&version.to_le_bytes());
-    of_id.copy_from_slice(&id.0);
+    bytes[..VERSION_BYTES].copy_from_slice(&version.to_le_bytes());
+    bytes[VERSION_BYTES] = is_known.into();
+    bytes[VERSION_BYTES + 1..].copy_from_slice(&id.0);
     Ok(Greeting { functions, bytes })
 }
 
@@ -135,7 +147,7 @@ fn greeting(makes_id: bool) -> Result<Greeting, Error> {
 /// those of the world.
 fn require_same_version(greetings: &[u8], ranks: &[usize]) -> Result<(), Error> {
     let version = |greeting: &[u8]| {
-        let bytes: [u8; size_of::<c_int>()] = std::array::from_fn(|index| greeting[index]);
+        let bytes: [u8; VERSION_BYTES] = std::array::from_fn(|index| greeting[index]);
         c_int::from_le_bytes(bytes)
     };
     let expected = version(greetings);
@@ -156,8 +168,19 @@ fn require_same_version(greetings: &[u8], ranks: &[usize]) -> Result<(), Error> 
 
 /// The id that a rank of the group has made.
 fn id_of(greetings: &[u8], member: usize) -> UniqueId {
-    let id = &greetings[member * GREETING_BYTES + size_of::<c_int>()..];
+    let id = &greetings[member * GREETING_BYTES + VERSION_BYTES + 1..];
     UniqueId(std::array::from_fn(|index| id[index]))
+}
+
+/// Returns whether all of some ranks of the group have a communicator, or none; `None` if only some
+/// have one. All of these ranks find the same.
+fn are_connected(greetings: &[u8], members: &[usize]) -> Option<bool> {
+    let is_known = |member: &usize| greetings[member * GREETING_BYTES + VERSION_BYTES] != 0;
+    match members.iter().filter(|member| is_known(member)).count() {
+        0 => Some(false),
+        known if known == members.len() => Some(true),
+        _ => None,
+    }
 }
 
 /// Hint for a peer that does not connect.
@@ -179,7 +202,7 @@ mod tests {
     fn greetings(versions: &[c_int]) -> Vec<u8> {
         let greeting = |(rank, version): (usize, &c_int)| {
             let id = [rank as u8 + 7; UniqueId::BYTES];
-            [&version.to_le_bytes()[..], &id].concat()
+            [&version.to_le_bytes()[..], &[u8::from(rank > 0)], &id].concat()
         };
         versions.iter().enumerate().flat_map(greeting).collect()
     }
@@ -189,6 +212,13 @@ mod tests {
         let greetings = greetings(&[22_803, 22_803, 22_803]);
         assert_eq!(id_of(&greetings, 0).0, [7; UniqueId::BYTES]);
         assert_eq!(id_of(&greetings, 2).0, [9; UniqueId::BYTES]);
+    }
+
+    #[test]
+    fn a_communicator_is_used_again_if_all_of_its_ranks_have_it() {
+        let greetings = greetings(&[22_803; 4]);
+        let found = [&[1, 3][..], &[0], &[0, 1]].map(|ranks| are_connected(&greetings, ranks));
+        assert_eq!(found, [Some(true), Some(false), None]);
     }
 
     #[test]

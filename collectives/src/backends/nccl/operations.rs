@@ -291,7 +291,7 @@ impl Entry {
     /// Start, end and size of an operation that is over.
     pub(super) fn timing(&self, now: &Moment<'_>) -> Result<Timing, Error> {
         let [started, ended] = [&self.start, &self.end].map(|event| now.instant_of(event));
-        let bytes = self.job().buffer.bytes();
+        let bytes = self.job().bytes;
         let between = |started: &Event, ended: &Event| -> Result<Interval, Error> {
             Ok(Interval { started: now.instant_of(started)?, ended: now.instant_of(ended)? })
         };

@@ -12,15 +12,15 @@ use device::Keeper;
 use device::cuda::nccl::Status;
 use device::cuda::{self, Cuda, Stream};
 
-use super::communicator::{NotReady, Pause, abort_all};
+use super::communicator::{Communicator, NotReady, Pause, abort_all};
 use super::device_clock::DeviceClock;
 use super::failure::{Cause, Failing};
 use super::group::Group;
 use super::operations::{Entry, Operations};
-use super::route::{Line, LineIndex, Route};
+use super::route::{Line, LineIndex, Route, Stage};
 use super::{NAME, opening};
 use crate::core::outstanding::Job;
-use crate::{Error, OUTSTANDING_MAX, Operation, RawBuffer, Settled, Ticket, Timing};
+use crate::{Error, Message, OUTSTANDING_MAX, Operation, RawBuffer, Settled, Ticket, Timing};
 
 #[derive(Debug)]
 pub(super) struct DeviceQueue {
@@ -153,10 +153,51 @@ impl DeviceQueue {
     /// # Safety
     /// The caller upholds the contract of [`Collective::submit`](crate::Collective::submit).
     pub(super) unsafe fn submit(&self, job: Job, route: Route) -> Result<Ticket, Error> {
+        let stages = || route.stages(job.operation, job.buffer);
+        self.start(job, stages().count(), |lines, entry| {
+            for (index, stage) in stages().enumerate() {
+                if index > 0 {
+                    entry.record_stage_end(&self.device, &self.stream)?;
+                }
+                let Stage { line, operation, buffer } = stage;
+                // SAFETY: the caller's promise, of parts of the buffer.
+                self.launch(lines, line, |communicator| unsafe {
+                    communicator.launch(operation, buffer, &self.stream)
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Submits messages between the ranks of a line to the device, behind the computation so far.
+    ///
+    /// # Safety
+    /// The caller upholds the contract of
+    /// [`Collective::submit_group`](crate::Collective::submit_group).
+    pub(super) unsafe fn submit_group(
+        &self,
+        job: Job,
+        line: LineIndex,
+        messages: &[Message],
+    ) -> Result<Ticket, Error> {
+        self.start(job, 1, |lines, _| {
+            // SAFETY: the caller's promise.
+            self.launch(lines, line, |communicator| unsafe {
+                communicator.launch_group(messages, &self.stream)
+            })
+        })
+    }
+
+    /// Enters an operation, and lets it `launch` its stages between two events.
+    fn start(
+        &self,
+        job: Job,
+        stages: usize,
+        launch: impl FnOnce(&[Line], &mut Entry) -> Result<(), Cause>,
+    ) -> Result<Ticket, Error> {
         self.await_room()?;
         let mut state = self.lock();
         self.require_alive(&state)?;
-        let stages = route.stages(job.operation, job.buffer).count();
         let ticket = match state.operations.insert(job, stages) {
             Ok(Some(ticket)) => ticket,
             Ok(None) => {
@@ -165,39 +206,40 @@ impl DeviceQueue {
             }
             Err(error) => return Err(self.fail(state, Failing::new(job, error))),
         };
-        // SAFETY: the caller's promise.
-        match unsafe { self.start(&mut state, &ticket, route) } {
+        let State { lines, operations, .. } = &mut *state;
+        let entry = operations.of_mut(&ticket);
+        match self.launch_between_events(lines, entry, launch) {
             Ok(()) => Ok(ticket),
             Err(cause) => Err(self.fail(state, Failing::new(job, cause))),
         }
     }
 
-    /// # Safety
-    /// As of [`Self::submit`].
-    unsafe fn start(&self, state: &mut State, ticket: &Ticket, route: Route) -> Result<(), Cause> {
-        let State { lines, operations, .. } = state;
-        let entry = operations.of_mut(ticket);
-        let Job { operation, buffer, .. } = entry.job();
+    fn launch_between_events(
+        &self,
+        lines: &[Line],
+        entry: &mut Entry,
+        launch: impl FnOnce(&[Line], &mut Entry) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
         entry.order_start(self.device.compute(), &self.stream)?;
         self.device.bind()?;
-        for (index, stage) in route.stages(operation, buffer).enumerate() {
-            let Some(Line { communicator, .. }) = lines.get(stage.line) else { break };
-            if index > 0 {
-                entry.record_stage_end(&self.device, &self.stream)?;
-            }
-            // SAFETY: the caller's promise, of parts of the buffer.
-            let launched =
-                unsafe { communicator.launch(stage.operation, stage.buffer, &self.stream) };
-            // The next stage is launched after this one, by whatever thread of NCCL.
-            let ready = communicator.await_ready(launched, Instant::now() + self.timeout);
-            ready.map_err(|error| match error {
-                NotReady::Deadline => {
-                    Cause::Deadline { line: Some(stage.line), waited: self.timeout }
-                }
-                NotReady::Failed(status) => Cause::Status { line: stage.line, status },
-            })?;
-        }
+        launch(lines, entry)?;
         Ok(entry.record_end(&self.stream)?)
+    }
+
+    /// Launches something on the communicator of a line, and waits until NCCL has given it to the
+    /// stream: what is launched next comes after it, by whatever thread of NCCL.
+    fn launch(
+        &self,
+        lines: &[Line],
+        line: LineIndex,
+        launch: impl FnOnce(&Communicator) -> Status,
+    ) -> Result<(), Cause> {
+        let Some(Line { communicator, .. }) = lines.get(line) else { return Ok(()) };
+        let ready = communicator.await_ready(launch(communicator), Instant::now() + self.timeout);
+        ready.map_err(|error| match error {
+            NotReady::Deadline => Cause::Deadline { line: Some(line), waited: self.timeout },
+            NotReady::Failed(status) => Cause::Status { line, status },
+        })
     }
 
     /// Returns whether an operation is over; an error that NCCL reports meanwhile is returned.

@@ -119,7 +119,10 @@ fn grid_stages(
             let across = stage(outer, across, buffer).filter(|_| has_root);
             [across, stage(inner, along, buffer), None, None, None]
         }
-        Operation::Barrier | Operation::Send { .. } | Operation::Receive { .. } => {
+        Operation::Barrier
+        | Operation::Send { .. }
+        | Operation::Receive { .. }
+        | Operation::Messages => {
             unreachable!("{operation} on a device was refused before")
         }
     }

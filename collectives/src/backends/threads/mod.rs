@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::core::group::Membership;
 use crate::core::outstanding::Job;
 use crate::{
-    Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Operation,
-    RawBuffer, Ticket, Timing,
+    Channel, Collective, Dimensions, Error, GridPlan, GroupPlan, Message, OUTSTANDING_MAX,
+    Operation, RawBuffer, Ticket, Timing,
 };
 use rendezvous::Rendezvous;
 
@@ -94,6 +94,36 @@ impl Threads {
     fn dead(&self, reason: Arc<str>) -> Error {
         Error::Dead { backend: NAME, rank: self.world_rank(), reason }
     }
+
+    /// Locks the rendezvous, unless this rank has left it.
+    fn lock_alive(&self) -> Result<MutexGuard<'_, Rendezvous>, Error> {
+        let rendezvous = self.lock();
+        match rendezvous.left(self.world_rank()) {
+            Some(reason) => Err(self.dead(reason)),
+            None => Ok(rendezvous),
+        }
+    }
+
+    /// A job as one of this group's.
+    fn job(&self, job: Job) -> Job {
+        Job { group: self.membership.group, ..job }
+    }
+
+    fn full(&self, job: Job) -> Error {
+        let operation = job.operation.in_world(&self.membership.plan.ranks);
+        Error::Full { operation, rank: self.world_rank(), capacity: OUTSTANDING_MAX }
+    }
+
+    /// Carries out what the operation just entered has completed.
+    ///
+    /// # Safety
+    /// Its buffer is valid, as those of all entries are by the promises of their ranks.
+    unsafe fn advance(&self, rendezvous: &mut Rendezvous, slot: u32) {
+        // SAFETY: the caller's promise.
+        if unsafe { rendezvous.advance(&self.membership, slot) } {
+            self.process.done.notify_all();
+        }
+    }
 }
 
 impl Drop for Threads {
@@ -151,19 +181,28 @@ unsafe impl Collective for Threads {
     ) -> Result<Ticket, Error> {
         operation.require_host(buffer)?;
         operation.validate(buffer, &self.membership)?;
-        let rank = self.world_rank();
-        let mut rendezvous = self.lock();
-        if let Some(reason) = rendezvous.left(rank) {
-            return Err(self.dead(reason));
+        let mut rendezvous = self.lock_alive()?;
+        let job = self.job(Job::new(channel, operation, buffer));
+        let ticket = rendezvous.insert(self.world_rank(), job).ok_or_else(|| self.full(job))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.advance(&mut rendezvous, ticket.slot) };
+        Ok(ticket)
+    }
+
+    unsafe fn submit_group(&self, channel: Channel, messages: &[Message]) -> Result<Ticket, Error> {
+        for message in messages {
+            message.operation.require_host(message.buffer)?;
+            message.validate(&self.membership)?;
         }
-        let group = self.membership.group;
-        let job = Job { group, ..Job::new(channel, operation, buffer) };
-        let operation = operation.in_world(&self.membership.plan.ranks);
-        let full = Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
-        let ticket = rendezvous.insert(rank, job).ok_or(full)?;
-        // SAFETY: all entries are valid by the promise that each of their ranks made in its call.
-        if unsafe { rendezvous.advance(&self.membership, ticket.slot) } {
-            self.process.done.notify_all();
+        let rank = self.world_rank();
+        let mut rendezvous = self.lock_alive()?;
+        let job = self.job(Job::of_messages(channel, messages));
+        let ticket = rendezvous.insert_group(rank, job, messages.len());
+        let ticket = ticket.ok_or_else(|| self.full(job))?;
+        for &message in messages {
+            let slot = rendezvous.insert_part(rank, &ticket, job.message(message));
+            // SAFETY: the caller's promise.
+            unsafe { self.advance(&mut rendezvous, slot) };
         }
         Ok(ticket)
     }
@@ -176,8 +215,8 @@ unsafe impl Collective for Threads {
                 return outcome;
             }
             if let Some(reason) = rendezvous.left(rank) {
-                rendezvous.release(rank, &ticket);
-                return Err(self.dead(reason));
+                let failure = rendezvous.release(rank, &ticket);
+                return Err(failure.unwrap_or_else(|| self.dead(reason)));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -108,6 +108,24 @@ impl Rendezvous {
         Some(ticket)
     }
 
+    /// Enters a group of so many messages; `None` when they do not fit.
+    pub(super) fn insert_group(
+        &mut self,
+        rank: usize,
+        job: Job,
+        messages: usize,
+    ) -> Option<Ticket> {
+        self.ranks[rank].outstanding.insert_group(job, messages)
+    }
+
+    /// Enters a message of a group, and returns its slot.
+    pub(super) fn insert_part(&mut self, rank: usize, group: &Ticket, job: Job) -> u32 {
+        let rank = &mut self.ranks[rank];
+        let slot = rank.outstanding.insert_part(group, job);
+        rank.point_to_point.push_back(slot);
+        slot
+    }
+
     pub(super) fn take_outcome(
         &mut self,
         rank: usize,
@@ -116,8 +134,9 @@ impl Rendezvous {
         self.ranks[rank].outstanding.take_outcome(ticket)
     }
 
-    pub(super) fn release(&mut self, rank: usize, ticket: &Ticket) {
-        self.ranks[rank].outstanding.release(ticket);
+    /// As [`OutstandingTable::release`].
+    pub(super) fn release(&mut self, rank: usize, ticket: &Ticket) -> Option<Error> {
+        self.ranks[rank].outstanding.release(ticket)
     }
 
     pub(super) fn job(&self, rank: usize, ticket: &Ticket) -> Job {
@@ -138,6 +157,9 @@ impl Rendezvous {
         let members = &self.groups[job.group as usize].plan.ranks;
         if let Some(peer) = job.operation.peer() {
             return vec![members[peer]];
+        }
+        if job.operation == Operation::Messages {
+            return self.ranks[rank].outstanding.missing_peers(slot, members);
         }
         let queue = |rank: usize| &self.ranks[rank].collective[job.group as usize];
         let queue = |rank: usize| &queue(rank)[job.channel as usize];

@@ -31,7 +31,10 @@ pub(super) unsafe fn collective(
                 (0..world).for_each(|owner| copy_to_all(world, &buffer, owner, part(owner)));
             }
             Operation::Broadcast { root } => copy_to_all(world, &buffer, root, 0..len),
-            Operation::Barrier | Operation::Send { .. } | Operation::Receive { .. } => {}
+            Operation::Barrier
+            | Operation::Send { .. }
+            | Operation::Receive { .. }
+            | Operation::Messages => {}
         }
     }
 }

@@ -291,7 +291,9 @@ impl InFlight {
             Operation::Broadcast { root: owner } => {
                 (StageKind::AllGather, Partition::Whole { owner, len })
             }
-            Operation::Send { .. } | Operation::Receive { .. } => return None,
+            Operation::Send { .. } | Operation::Receive { .. } | Operation::Messages => {
+                return None;
+            }
         };
         Some(Stage { kind, buffer, partition })
     }

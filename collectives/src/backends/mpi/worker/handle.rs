@@ -9,7 +9,7 @@ use crate::core::group::{Membership, WORLD};
 use crate::core::outstanding::{Job, OutstandingTable};
 use crate::shm::FutexEvent;
 use crate::shm::node::Node;
-use crate::{Error, GridPlan, GroupPlan, OUTSTANDING_MAX, Ticket, Timing};
+use crate::{Error, GridPlan, GroupPlan, Message, OUTSTANDING_MAX, Operation, Ticket, Timing};
 
 pub(crate) const NAME: &str = "mpi";
 
@@ -165,19 +165,10 @@ impl WorkerHandle {
     }
 
     pub(crate) fn submit(&self, membership: &Membership, job: Job) -> Result<Ticket, Error> {
-        let rank = membership.world_rank();
-        let mut state = self.lock();
-        if let Some(reason) = &state.dead {
-            return Err(self.dead(rank, reason.clone()));
-        }
-        if state.closing.is_some() {
-            return Err(self.dead(rank, "it was closed".into()));
-        }
-        let operation = job.operation.in_world(&membership.plan.ranks);
-        let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
-        let ticket = state.outstanding.insert(job).ok_or_else(full)?;
+        let mut state = self.lock_open(membership)?;
+        let ticket = state.outstanding.insert(job).ok_or_else(|| full(membership, job))?;
         state.queue.push_back(ticket.slot);
-        if operation.peer().is_none() && job.group == WORLD {
+        if job.operation.peer().is_none() && job.group == WORLD {
             let submitted = &mut state.submitted[job.channel as usize];
             *submitted += 1;
             state.sequence[ticket.slot as usize] = *submitted;
@@ -185,6 +176,35 @@ impl WorkerHandle {
         drop(state);
         self.wake_worker();
         Ok(ticket)
+    }
+
+    /// Submits messages that have one ticket. The communication thread carries out each by itself.
+    pub(crate) fn submit_group(
+        &self,
+        membership: &Membership,
+        job: Job,
+        messages: &[Message],
+    ) -> Result<Ticket, Error> {
+        let mut state = self.lock_open(membership)?;
+        let ticket = state.outstanding.insert_group(job, messages.len());
+        let ticket = ticket.ok_or_else(|| full(membership, job))?;
+        for &message in messages {
+            let slot = state.outstanding.insert_part(&ticket, job.message(message));
+            state.queue.push_back(slot);
+        }
+        drop(state);
+        self.wake_worker();
+        Ok(ticket)
+    }
+
+    /// Locks the state, unless no operation is accepted.
+    fn lock_open(&self, membership: &Membership) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.lock();
+        let closed = || state.closing.is_some().then(|| "it was closed".into());
+        match state.dead.clone().or_else(closed) {
+            Some(reason) => Err(self.dead(membership.world_rank(), reason)),
+            None => Ok(state),
+        }
     }
 
     pub(crate) fn wait(
@@ -200,13 +220,12 @@ impl WorkerHandle {
                 return outcome;
             }
             if let Some(reason) = state.dead.clone() {
-                self.leave_mpi(state).outstanding.release(ticket);
-                return Err(self.dead(rank, reason));
+                let failure = self.leave_mpi(state).outstanding.release(ticket);
+                return Err(failure.unwrap_or_else(|| self.dead(rank, reason)));
             }
             if Instant::now() >= deadline {
                 let job = state.outstanding.job(ticket.slot);
-                let sequence = state.sequence[ticket.slot as usize];
-                let missing = self.missing(membership, job, sequence);
+                let missing = self.missing(membership, &state, ticket.slot);
                 let mut error = job.deadline_error(membership, NAME, missing);
                 state.die(|| error.to_string());
                 let mut state = self.leave_mpi(state);
@@ -220,10 +239,17 @@ impl WorkerHandle {
     }
 
     /// The ranks known to keep an operation from completing.
-    fn missing(&self, membership: &Membership, job: Job, sequence: u64) -> Vec<usize> {
+    fn missing(&self, membership: &Membership, state: &State, slot: u32) -> Vec<usize> {
+        let job = state.outstanding.job(slot);
+        let ranks = &membership.plan.ranks;
         match (job.operation.peer(), self.node()) {
-            (Some(peer), _) => vec![membership.plan.ranks[peer]],
-            (None, Some(node)) if job.group == WORLD => node.missing(job.channel, sequence),
+            (Some(peer), _) => vec![ranks[peer]],
+            _ if job.operation == Operation::Messages => {
+                state.outstanding.missing_peers(slot, ranks)
+            }
+            (None, Some(node)) if job.group == WORLD => {
+                node.missing(job.channel, state.sequence[slot as usize])
+            }
             _ => Vec::new(),
         }
     }
@@ -280,10 +306,15 @@ impl WorkerHandle {
     }
 }
 
+fn full(membership: &Membership, job: Job) -> Error {
+    let operation = job.operation.in_world(&membership.plan.ranks);
+    Error::Full { operation, rank: membership.world_rank(), capacity: OUTSTANDING_MAX }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Channel, Operation, RawBuffer};
+    use crate::{Channel, RawBuffer};
 
     /// Simulates a communication thread that is stuck in MPI: none exists.
     #[test]
