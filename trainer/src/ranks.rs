@@ -4,7 +4,8 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Peers, PeersError};
-use collectives::{Collective, Operation, scope};
+use collectives::{Channel, Collective, Operation};
+use device::ViewMut;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -108,16 +109,11 @@ impl Peers for Ranks<'_> {
         received: &mut [u8],
     ) -> Result<(), PeersError> {
         let deadline = self.deadline();
-        scope(self.collective, |scope| {
-            let mut messages = Vec::with_capacity(2);
-            if !sent.is_empty() {
-                messages.push(scope.start(Operation::Send { to, tag: TAG }, sent)?);
-            }
-            if !received.is_empty() {
-                messages.push(scope.start(Operation::Receive { from, tag: TAG }, received)?);
-            }
-            messages.into_iter().try_for_each(|message| message.wait(deadline).map(drop))
-        })
-        .map_err(|error: collectives::Error| PeersError::new(error))
+        let messages = [
+            (Operation::Send { to, tag: TAG }, ViewMut::from(sent)),
+            (Operation::Receive { from, tag: TAG }, ViewMut::from(received)),
+        ];
+        let exchanged = self.collective.run_group(Channel::Control, messages, deadline);
+        exchanged.map(drop).map_err(PeersError::new)
     }
 }
