@@ -97,3 +97,31 @@ fn a_cost_that_is_not_known_is_refused() {
         run(&[&plan[..], &rate].concat()).expect(2).expect_stderr(&[rate[0], "above 0"]);
     }
 }
+
+/// Four ranks with two micro-batches each.
+#[test]
+fn sums_of_sharded_gradients_and_copies_into_windows_are_part_of_the_cost() {
+    let rest = |sharded: &str| {
+        let sharded = format!("parallel.sharded={sharded}");
+        let sizes = ["--ranks", "4", "--set", "batch.global_sequences=256"];
+        let cost = cost(&[&sizes[..], &["--set", &sharded]].concat());
+        figure(&cost, "everything else", "bytes")
+    };
+    let parameters = 124_439_808.0;
+    let optimizer = rest("optimizer");
+    let close = |found: f64, expected: f64| {
+        let padded = found / expected;
+        assert!((1.0..1.01).contains(&padded), "{found} and {expected}: {padded}");
+    };
+    // A search for values that are not finite.
+    close(optimizer, 4.0 * parameters);
+    // Another search, as each micro-batch is reduced: the first one's part is written to the sums,
+    // the second one's is added to them.
+    let gradients = rest("gradients");
+    close(gradients - optimizer, 4.0 * parameters + (8.0 + 12.0) * parameters / 4.0);
+    // A shard is read and written in a window before each gather: of all blocks twice in each
+    // micro-batch but the last one, which stays for backward.
+    let copied = rest("weights") - gradients;
+    let gather = 4.0 * parameters / 4.0;
+    assert!((2.5 * gather..4.5 * gather).contains(&copied), "{copied} and {gather}");
+}

@@ -141,6 +141,23 @@ mod ranks {
         assert_eq!(alike.0.losses()[0], one.losses()[0]);
     }
 
+    /// Rank 0 measures without the weights of the other one, and both train with all of them.
+    #[test]
+    fn sharded_weights_are_tuned_as_whole_ones() {
+        let flags = [&TUNED[..], &["--steps", "3"]].concat();
+        let whole = two_ranks(&Folder::new(), &flags, "NOTHING=1");
+        let weights = [&flags[..], &["--set", "parallel.sharded=weights"]].concat();
+        let kept = [&weights[..], &["--set", "parallel.reshard=false"]].concat();
+        for flags in [weights, kept] {
+            let (folder, finished) = two_ranks(&Folder::new(), &flags, "NOTHING=1");
+            finished.expect(0);
+            let [found, expected] = [&folder, &whole.0].map(tuned);
+            assert_eq!(found["source"], "measured");
+            assert_eq!(found["digest"], expected["digest"], "the same products and algorithms");
+            assert_eq!(folder.result(), whole.0.result());
+        }
+    }
+
     #[test]
     fn ranks_that_differ_use_the_first_algorithms() {
         let plain = two_ranks(&Folder::new(), &["--steps", "3"], "NOTHING=1");

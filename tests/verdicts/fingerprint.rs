@@ -1,6 +1,7 @@
 //! Golden losses: runs whose computation differs are void.
 
-use support::{Folder, run, text};
+use serde_json::Value;
+use support::{Folder, SEVERAL_BUCKETS, run, text};
 
 #[test]
 fn a_run_compares_its_losses_with_golden_ones() {
@@ -57,4 +58,18 @@ fn a_corrupted_weight_is_found_on_its_rank() {
     finished.expect(4);
     let reason = &folder.record()["reason"];
     assert_eq!((&reason["rank"], &reason["step"]), (&1.into(), &5.into()), "{reason:#}");
+}
+
+/// Both ranks compute with the weight, so neither is known to be the one that has it.
+#[test]
+fn a_corrupted_sharded_weight_is_found_and_blamed_on_no_other_rank() {
+    for rank in [0, 1] {
+        let folder = Folder::new();
+        let fault = format!("corrupt@step=5,rank={rank}");
+        let shards = ["--set", "parallel.sharded=weights", "--set", SEVERAL_BUCKETS];
+        let flags = [&["--steps", "10", "--inject", &fault][..], &shards].concat();
+        folder.train_on(2, &flags).expect(4);
+        let reason = &folder.record()["reason"];
+        assert_eq!((&reason["rank"], &reason["step"]), (&Value::Null, &5.into()), "{reason:#}");
+    }
 }

@@ -589,11 +589,6 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     if settings.run.tune_matmul && settings.run.device != Device::Cuda {
         return Err(invalid("run.tune_matmul", true, "false with run.device = cpu"));
     }
-    if settings.run.tune_matmul && settings.parallel.sharded == Sharded::Weights {
-        let expected =
-            "none, optimizer or gradients with run.tune_matmul, which measures on one rank";
-        return Err(invalid("parallel.sharded", "weights", expected));
-    }
     let needs_bf16 = matches!(attention, AttentionBackend::Cudnn | AttentionBackend::Wgmma);
     if needs_bf16 && compute != Compute::Bf16 {
         let expected = "flash or plain with precision.compute = f32";

@@ -78,7 +78,7 @@ impl StepCost {
         counts.iter().for_each(|(_, count)| of_ops += count.launched);
         let rest = Count { launched: launched.since(of_ops), ..Count::default() };
         let costs = counts.iter().map(|(op, count)| OpCost::of(op_name(*op), count, &ceilings));
-        let rest = OpCost::of("copies and fills between".to_owned(), &rest, &ceilings);
+        let rest = OpCost::of("everything else".to_owned(), &rest, &ceilings);
         let ops: Vec<_> = costs.chain([rest]).collect();
         let sum = |of: fn(&OpCost) -> f64| ops.iter().map(of).sum::<f64>();
         let total = OpCost {

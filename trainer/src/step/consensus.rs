@@ -10,6 +10,7 @@ use crate::stragglers::{self, OwnTime};
 use crate::tier_set::TierSet;
 use record::ExitCode;
 use record::Trigger;
+use record::text::count;
 use telemetry::hardware::{ALERT_FIELDS, Alert};
 
 /// Requests of a rank for the end of the step.
@@ -104,10 +105,12 @@ impl Vote {
     }
 }
 
-/// Rank with a non-finite value.
+/// First rank with a non-finite value.
 #[derive(Debug, PartialEq, Eq)]
 struct NonFinite {
     rank: usize,
+    /// Number of other ranks with one. They share the cause: a sharded weight, or training itself.
+    others: usize,
     /// Tensor, if the value is a gradient; `None` if it is the loss.
     tensor: Option<usize>,
 }
@@ -136,13 +139,19 @@ impl Votes {
     }
 
     /// Fails if a loss or local gradient of any rank is not finite, or if a reduced gradient is
-    /// not, because the sum over ranks overflowed.
+    /// not, because the sum over ranks overflowed. A rank is to blame only if it is the only one.
     pub(crate) fn require_finite(&self, layout: &Layout, step: u64) -> Outcome<()> {
         let name = |tensor: usize| layout.tensors()[tensor].name.as_str();
-        if let Some(NonFinite { rank, tensor }) = self.local_non_finite() {
+        if let Some(NonFinite { rank, others, tensor }) = self.local_non_finite() {
             let what =
                 tensor.map_or("loss".to_owned(), |tensor| format!("gradient of {}", name(tensor)));
-            return Err(not_finite(step, &format!("rank {rank}: the {what}")).caused_by(rank));
+            return Err(match others {
+                0 => not_finite(step, &format!("rank {rank}: the {what}")).caused_by(rank),
+                _ => {
+                    let others = count(others, "other rank");
+                    not_finite(step, &format!("rank {rank} and {others}: the {what}"))
+                }
+            });
         }
         if self.squares().is_finite() {
             return Ok(());
@@ -160,13 +169,14 @@ impl Votes {
         self.all().map(|vote| vote.loss_sum).sum()
     }
 
-    /// Returns the first rank whose loss or local gradient is not finite.
+    /// Finds ranks whose loss or local gradient is not finite.
     fn local_non_finite(&self) -> Option<NonFinite> {
-        let find = |(rank, vote): (usize, Vote)| {
-            let is_non_finite = !vote.loss_sum.is_finite() || vote.local_non_finite.is_some();
-            is_non_finite.then_some(NonFinite { rank, tensor: vote.local_non_finite })
+        let is_non_finite = |(_, vote): &(usize, Vote)| {
+            !vote.loss_sum.is_finite() || vote.local_non_finite.is_some()
         };
-        self.all().enumerate().find_map(find)
+        let mut found = self.all().enumerate().filter(is_non_finite);
+        let (rank, vote) = found.next()?;
+        Some(NonFinite { rank, others: found.count(), tensor: vote.local_non_finite })
     }
 
     /// Returns the square of the global gradient norm: the sum of all squares, in the order of
@@ -255,7 +265,7 @@ mod tests {
         let found = votes(&[FINITE, Vote { loss_sum: 2.0, local_non_finite: Some(7), ..FINITE }]);
         assert_eq!((found.loss_sum(), found.squares()), (3.0, 0.5));
         assert_eq!(found.update_squares(), UpdateSquares { weights: 8.0, update: 1.0 });
-        assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 1, tensor: Some(7) }));
+        assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 1, others: 0, tensor: Some(7) }));
         assert_eq!((found.reduced_non_finite(), found.requests()), (None, FINITE.requests));
         let late = Requests { save_is_ready: false, ..FINITE.requests };
         let found = votes(&[FINITE, Vote { requests: late, ..FINITE }]);
@@ -282,8 +292,13 @@ mod tests {
             failing_copies,
         };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
-        assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
+        let expected = NonFinite { rank: 0, others: 0, tensor: None };
+        assert_eq!(found.local_non_finite(), Some(expected));
         assert_eq!(found.requests(), requests);
+        let shared = Vote { local_non_finite: Some(7), ..FINITE };
+        let found = votes(&[FINITE, shared, shared]);
+        let expected = NonFinite { rank: 1, others: 1, tensor: Some(7) };
+        assert_eq!(found.local_non_finite(), Some(expected));
     }
 
     #[test]

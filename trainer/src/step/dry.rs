@@ -7,15 +7,17 @@ use device::cuda::{Cuda, Launched};
 use device::{Allocator, Device};
 use models::meter::{Count, Kind, Op, Role};
 use models::ops::{step, work};
-use models::{Batch, Meter, Sums};
+use models::{Batch, Meter};
 
 use super::build::{Allocated, Allocators, allocate, batch_plan};
+use super::gradients::StepContext;
 use super::optimizer::Optimizer;
 use super::sharded_weights::Reads;
-use super::unreduced::{UnreducedSink, random_tokens};
+use super::unreduced::random_tokens;
 use super::waits::Waits;
 use crate::config::Config;
 use crate::failure::Outcome;
+use crate::fault_injection::Injector;
 use crate::mesh::{Dimensions, MeshShape};
 use crate::timing::phase::PhaseClock;
 use crate::timing::tallies::Tallies;
@@ -59,17 +61,21 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     let accumulation = batch_plan(config, 0, world)?.accumulation;
     let micro_batch = workload.batch.micro_batch();
     let tokens = random_tokens(micro_batch.rows(), workload.model.vocabulary);
-    for index in 0..accumulation {
-        let batch = Batch { inputs: &tokens, targets: &tokens };
-        // Those of windows that are used in turn are always written.
-        let writes = index == 0 || config.shards_gradients();
-        let sums = if writes { Sums::Write } else { Sums::Add };
-        let (layout, mut weights) = state.arriving(waits);
-        let mut sink = UnreducedSink { gradients: &mut gradients, layout };
-        let loss = scalars.views_mut().loss;
-        weights.begin(Reads::MicroBatch { follows: index + 1 < accumulation });
-        model.train(&mut weights, batch, 1.0, sums, loss, &mut sink)?;
-    }
+    let injector = Injector::default();
+    scalars.clear(&*ops)?;
+    let (layout, mut weights) = state.arriving(waits);
+    let inspects = world > 1;
+    let step = StepContext { layout, waits, injector: &injector, ops: &*ops, inspects };
+    gradients.accumulate(step, &mut scalars, |sink, mut loss| {
+        for index in 0..accumulation {
+            let batch = Batch { inputs: &tokens, targets: &tokens };
+            let is_last = index + 1 == accumulation;
+            weights.begin(Reads::MicroBatch { follows: !is_last });
+            let sums = sink.begin_micro_batch(index == 0, is_last);
+            model.train(&mut weights, batch, 1.0, sums, loss.reborrow(), sink)?;
+        }
+        Ok(())
+    })?;
     meter.time(
         (Role::GradientNorm, Kind::Whole),
         || work::gradient_norm(state.shard.part_elements()),

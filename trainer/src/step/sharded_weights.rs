@@ -22,6 +22,8 @@ pub(super) enum Reads {
     MicroBatch { follows: bool },
     /// Forward alone.
     Evaluation,
+    /// Forward and backward of one rank without the others: it reads what is in the windows.
+    Alone,
 }
 
 /// Weights in one format.
@@ -170,10 +172,14 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         let (end, follows) = match self.reads {
             Reads::MicroBatch { follows } => (plan.uses.len(), follows),
             Reads::Evaluation => (plan.forward, false),
+            Reads::Alone => (plan.uses.len(), false),
         };
         let expected = plan.uses[..end].get(position).map(|expected| expected.bucket);
         assert_eq!(expected, Some(bucket), "buckets are read in the order of their uses");
         self.position = Some(position);
+        if self.reads == Reads::Alone {
+            return Ok(position);
+        }
         let resident = || plan.resident(position, end, follows);
         for (bucket, window) in self.resident.iter_mut().enumerate() {
             let Some(range) = window.clone() else { continue };

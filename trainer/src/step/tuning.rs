@@ -17,8 +17,8 @@ impl Trainer<'_> {
     }
 
     /// Times the algorithms of all products in forward and backward of a micro-batch, with the
-    /// buffers of training: the first step overwrites what that leaves in them. No weights may be
-    /// in flight.
+    /// buffers of training: the first step overwrites what that leaves in them. Not collective, so
+    /// windows are read as they are: times do not depend on the weights. None may be in flight.
     pub(crate) fn measure_products(&mut self, config: &Config) -> Outcome<Vec<TunedProduct>> {
         let Self { device, model, state, gradients, scalars, dimensions, clock, tallies, .. } =
             self;
@@ -29,7 +29,7 @@ impl Trainer<'_> {
         let tokens = random_tokens(rows, config.workload.model.vocabulary);
         let batch = Batch { inputs: &tokens, targets: &tokens };
         let (layout, mut weights) = state.arriving(waits);
-        weights.begin(Reads::MicroBatch { follows: false });
+        weights.begin(Reads::Alone);
         let mut sink = UnreducedSink { gradients, layout };
         let loss = scalars.views_mut().loss;
         let scale = 1.0 / rows as f32;
