@@ -221,7 +221,7 @@ soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer 
 
 soak-checkpoints: export YARDSTICK_SOAK_FAULTS := 200
 soak-checkpoints: export YARDSTICK_VERSITYGW = $(CURDIR)/target/versitygw/versitygw
-soak-checkpoints: test-build ## kill runs and lose their tiers 200 times: the same bits at the end
+soak-checkpoints: test-build ## kill runs and lose their tiers 250 times: the same bits at the end
 	@$(BUDGET) $@-build $(SOAK_CHECKPOINTS_BUILD_SECONDS) scripts/versitygw.sh
 	@$(BUDGET) $@-versitygw $(SOAK_CHECKPOINTS_BUILD_SECONDS) $(CARGO_TEST) --test object_tier
 	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture

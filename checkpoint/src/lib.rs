@@ -17,6 +17,8 @@
 //!                                              tier of node scope
 //! ```
 //!
+//! Disks of nodes may have the files of another node's ranks too, under the same names: [`Partner`].
+//!
 //! [`promotion`] copies committed checkpoints to a farther tier in the background.
 //!
 //! A checkpoint counts if and only if its manifest carries its own digest. Every JSON file does,

@@ -1,7 +1,7 @@
-//! Run whose ranks are nodes, each with a disk of its own, and the faults that happen to it.
+//! Run on nodes that each have a disk of their own, and the faults that happen to it.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,12 +10,20 @@ use std::time::Instant;
 use checkpoint::Failpoint;
 use serde_json::Value;
 
+use crate::layout::{Layout, Layouts};
 use crate::shared_tier::{SharedTier, StoreFault};
 use crate::survey::{self, Committed};
 use crate::{Random, damage};
-use support::{Folder, RunResult, Running, launch};
+use support::{Folder, RunResult, Running, add_node, launch};
 
 const STEPS: usize = 48;
+
+/// Sequences of a step: as many as ranks of two and of three share equally.
+const SEQUENCES: &str = "batch.global_sequences=6";
+
+/// As many as ranks of jobs with partner copies: with one micro-batch, bits do not depend on what
+/// is sharded.
+const SEQUENCES_OF_FOUR: &str = "batch.global_sequences=4";
 
 /// A fault.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +51,9 @@ impl Fault {
     /// Object stores are read where a disk is lost, so that is more frequent with them.
     pub(crate) fn random(job: &Job, random: &mut Random) -> Self {
         let rank = random.below(job.world);
+        if job.layouts.is_some() {
+            return Self::random_with_partners(rank, random);
+        }
         match random.below(9) {
             0 | 1 if matches!(job.shared, SharedTier::Bucket(_)) => Self::LoseNode { rank },
             0 => Self::Kill { rank },
@@ -55,6 +66,21 @@ impl Fault {
             5 => Self::LoseShared { rank },
             6 => Self::Damage { rank },
             7 => Self::DamageTarget { rank, failpoint: random.choose(&Failpoint::PROMOTION) },
+            _ => Self::Stop,
+        }
+    }
+
+    /// A fault of a job that has no tier but the disks of its nodes.
+    fn random_with_partners(rank: usize, random: &mut Random) -> Self {
+        match random.below(8) {
+            0 => Self::Kill { rank },
+            1 => Self::KillAll,
+            2 | 3 => {
+                let failpoints = [&Failpoint::ALL[..], &Failpoint::PARTNER].concat();
+                Self::KillInside { rank, failpoint: random.choose(&failpoints) }
+            }
+            4 | 5 => Self::LoseNode { rank },
+            6 => Self::Damage { rank },
             _ => Self::Stop,
         }
     }
@@ -118,7 +144,10 @@ pub(crate) struct Ended {
 pub(crate) struct Job {
     folder: Folder,
     world: usize,
+    ranks_per_node: usize,
     shared: SharedTier,
+    /// Layouts of the attempts of a job with partner copies.
+    layouts: Option<Layouts>,
     /// Tier and name of what this test has damaged.
     damaged: BTreeSet<(PathBuf, String)>,
 }
@@ -128,13 +157,23 @@ impl Job {
     pub(crate) fn on_folders(world: usize) -> Self {
         let folder = Folder::new();
         let shared = SharedTier::Folder(folder.sibling("shared"));
-        Self { folder, world, shared, damaged: BTreeSet::new() }
+        Self::new(folder, world, shared)
     }
 
     /// Creates a job whose shared tier is an object store.
     pub(crate) fn on_object_store(world: usize) -> Self {
-        let (folder, shared) = (Folder::new(), SharedTier::bucket());
-        Self { folder, world, shared, damaged: BTreeSet::new() }
+        Self::new(Folder::new(), world, SharedTier::bucket())
+    }
+
+    /// Creates a job of two nodes that keep copies of each other's files, and have no other tier.
+    pub(crate) fn with_partners(layouts: Layouts) -> Self {
+        let job = Self::new(Folder::new(), 4, SharedTier::Absent);
+        Self { ranks_per_node: 2, layouts: Some(layouts), ..job }
+    }
+
+    fn new(folder: Folder, world: usize, shared: SharedTier) -> Self {
+        let damaged = BTreeSet::new();
+        Self { folder, world, ranks_per_node: 1, shared, layouts: None, damaged }
     }
 
     pub(crate) fn shared_tier(&self) -> &SharedTier {
@@ -145,12 +184,17 @@ impl Job {
         self.folder.result()
     }
 
+    /// Returns the disk of a rank's node.
     fn disk(&self, rank: usize) -> PathBuf {
-        self.folder.sibling(&format!("nvme{rank}"))
+        self.folder.sibling(&format!("nvme{}", rank / self.ranks_per_node))
+    }
+
+    fn disks(&self) -> impl Iterator<Item = PathBuf> {
+        (0..self.world).step_by(self.ranks_per_node).map(|rank| self.disk(rank))
     }
 
     fn tiers(&self) -> Vec<PathBuf> {
-        (0..self.world).map(|rank| self.disk(rank)).chain([self.shared.files()]).collect()
+        self.disks().chain([self.shared.files()]).collect()
     }
 
     fn process_file(&self, rank: usize) -> PathBuf {
@@ -179,14 +223,17 @@ impl Job {
         self.covered(has).into_iter().chain(shared).max()
     }
 
-    /// Returns the checkpoints that the disks have together.
+    /// Returns the checkpoints of which the disks have the files of all ranks together.
     fn covered(&self, has: impl Fn(PathBuf) -> BTreeSet<Committed>) -> BTreeSet<Committed> {
-        let mut covered = has(self.disk(0));
-        for rank in 1..self.world {
-            let other = has(self.disk(rank));
-            covered.retain(|found| other.contains(found));
+        let mut ranks: BTreeMap<Committed, BTreeSet<_>> = BTreeMap::new();
+        for disk in self.disks() {
+            for found in has(disk.clone()) {
+                let indexes = survey::indexes(&disk, &found.name);
+                ranks.entry(found).or_default().extend(indexes);
+            }
         }
-        covered
+        ranks.retain(|_, indexes| indexes.len() == self.world);
+        ranks.into_keys().collect()
     }
 
     /// Returns whether only the shared tier has the newest checkpoint.
@@ -207,13 +254,17 @@ impl Job {
     fn command(&self, extra: &[String]) -> Command {
         let steps = STEPS.to_string();
         let script = r#"echo $$ >"$1"; export LOCAL_CHECKPOINT_DIR="$2"; shift 2; exec "$@""#;
-        let mut command = launch(1, "sh");
+        let mut command = launch(1, "env");
         command.envs(self.shared.environment());
         for rank in 0..self.world {
             if rank > 0 {
-                command.args([":", "-np", "1", "sh"]);
+                command.args([":", "-np", "1", "env"]);
             }
-            command.args(["-c", script, "sh"]).arg(self.process_file(rank)).arg(self.disk(rank));
+            if self.layouts.is_some() {
+                add_node(&mut command, rank / self.ranks_per_node, &self.disk(rank));
+            }
+            command.args(["sh", "-c", script, "sh"]);
+            command.arg(self.process_file(rank)).arg(self.disk(rank));
             command.args([env!("CARGO_BIN_EXE_yardstick"), "train", "--out", &self.folder.text()]);
             command.args(["--steps", &steps, "--threads", "1", "--checkpoint-every", "2steps"]);
             for setting in self.shared.settings() {
@@ -221,7 +272,7 @@ impl Job {
             }
             for setting in [
                 "batch.micro_sequences=1",
-                "batch.global_sequences=6",
+                if self.layouts.is_some() { SEQUENCES_OF_FOUR } else { SEQUENCES },
                 "telemetry.matmul_probe=0s",
                 "collectives.deadline=20s",
                 "checkpoint.deadline=20s",
@@ -283,10 +334,10 @@ impl Job {
         committed.filter(|_| committed != resumed)
     }
 
-    pub(crate) fn run_to_its_end(&self) {
+    pub(crate) fn run_to_its_end(&self, random: &mut Random) {
         let expected = self.newest_intact();
         let recorded = self.newest_recorded();
-        let code = self.start(&[]).wait();
+        let code = self.start(&self.layout(random)).wait();
         assert_eq!(code, Some(0), "{}", self.log());
         assert!(self.check_resumed(expected.as_ref(), recorded), "{}", self.log());
     }
@@ -308,6 +359,14 @@ impl Job {
         true
     }
 
+    /// Returns the settings of the next attempt's layout.
+    fn layout(&self, random: &mut Random) -> Vec<String> {
+        let Some(layouts) = self.layouts else { return Vec::new() };
+        let settings = Layout::settings(layouts.next(random)).into_iter();
+        let settings = settings.chain(["checkpoint.nvme.partner=true".to_owned()]);
+        settings.flat_map(|setting| ["--set".to_owned(), setting]).collect()
+    }
+
     /// Starts the run, and lets a fault happen to it, and one to its object store.
     pub(crate) fn attempt(
         &self,
@@ -323,7 +382,8 @@ impl Job {
         let (at_start, mut later): (Vec<_>, Vec<_>) =
             of_store.into_iter().partition(|fault| fault.is_at_start);
         at_start.into_iter().for_each(|fault| self.shared.begin(fault));
-        let mut running = self.start(&fault.injection(after, random));
+        let flags = [fault.injection(after, random), self.layout(random)].concat();
+        let mut running = self.start(&flags);
         let moment = random.moment();
         let start = Instant::now();
         let is_sent = Cell::new(false);

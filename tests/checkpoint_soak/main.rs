@@ -1,15 +1,17 @@
-//! Random kills and losses of small runs that save on a tier of each node and a shared one, which
-//! is a folder or an object store that has faults too. Each is resumed, and at the end every run
-//! has the bits of an undisturbed one.
+//! Random kills and losses of small runs. They save on a tier of each node and a shared one, which
+//! is a folder or an object store that has faults too; or on the disks of two nodes alone, which
+//! keep copies of each other's files, in layouts that shard state. Each is resumed, and at the end
+//! every run has the bits of an undisturbed one, or its losses where attempts add in other orders.
 //!
-//! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints a
-//! table of the outcomes. `YARDSTICK_SOAK_SEED` chooses other faults.
+//! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints
+//! tables of the outcomes. `YARDSTICK_SOAK_SEED` chooses other faults.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell")]
 #![cfg(feature = "mpi")]
 
 mod damage;
 mod job;
+mod layout;
 mod shared_tier;
 mod survey;
 mod tally;
@@ -17,6 +19,7 @@ mod tally;
 use std::time::Duration;
 
 use job::{Fault, Job};
+use layout::Layouts;
 use models::rng::{Purpose, Stream};
 use support::RunResult;
 use tally::{Outcome, Tally};
@@ -70,7 +73,7 @@ fn random_kills_and_losses_end_with_the_same_bits() {
         let world = 2 + kind;
         let expected = undisturbed[kind].get_or_insert_with(|| {
             let job = Job::on_folders(world);
-            job.run_to_its_end();
+            job.run_to_its_end(&mut random);
             job.result()
         });
         // Few faults are of both kinds of runs, too.
@@ -82,6 +85,37 @@ fn random_kills_and_losses_end_with_the_same_bits() {
         tally.runs += 1;
     }
     println!("seed {seed}\n\n{tally}");
+}
+
+/// Largest relative difference of losses between orders of addition.
+const ROUNDING: f64 = 1e-4;
+
+#[test]
+fn random_kills_of_sharded_layouts_lose_nothing_without_a_farther_tier() {
+    let faults = setting("YARDSTICK_SOAK_FAULTS", 24).div_ceil(4) as usize;
+    let seed = setting("YARDSTICK_SOAK_SEED", 1);
+    let mut random = Random::new(seed);
+    let mut tally = Tally::default();
+    let undisturbed = Job::with_partners(Layouts::Hybrid);
+    undisturbed.run_to_its_end(&mut random);
+    let expected = undisturbed.result();
+    while tally.faults() < faults {
+        let layouts = Layouts::ALL[tally.runs % Layouts::ALL.len()];
+        let left = FAULTS_PER_RUN.min(faults.div_ceil(3)).min(faults - tally.faults());
+        let result = disturb(Job::with_partners(layouts), left, &mut random, &mut tally);
+        let run = format!("seed {seed}, run {}, {layouts:?}", tally.runs);
+        if layouts == Layouts::Any {
+            assert_eq!(result.losses.len(), expected.losses.len(), "{run}");
+            for (expected, found) in expected.losses.iter().zip(&result.losses) {
+                let difference = expected.relative_difference(*found);
+                assert!(difference < ROUNDING, "{run}: {expected:?}: {difference:e}\n{tally}");
+            }
+        } else {
+            assert!(result == expected, "{run}: other bits\n{tally}");
+        }
+        tally.runs += 1;
+    }
+    println!("seed {seed}, without a farther tier\n\n{tally}");
 }
 
 /// Runs a job through some faults, or fewer if it ends before, and then to its end.
@@ -107,6 +141,6 @@ fn disturb(mut job: Job, faults: usize, random: &mut Random, tally: &mut Tally) 
         };
         tally.count(&fault, outcome);
     }
-    job.run_to_its_end();
+    job.run_to_its_end(random);
     job.result()
 }

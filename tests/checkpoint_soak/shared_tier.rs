@@ -1,4 +1,4 @@
-//! Tier that all ranks see: a folder, or an object store that has faults.
+//! Tier that all ranks see: a folder, an object store that has faults, or none.
 
 use std::path::PathBuf;
 
@@ -55,6 +55,8 @@ impl StoreFault {
 pub(crate) enum SharedTier {
     Folder(PathBuf),
     Bucket(S3Server),
+    /// Nodes have nothing but their disks.
+    Absent,
 }
 
 impl SharedTier {
@@ -62,11 +64,12 @@ impl SharedTier {
         Self::Bucket(S3Server::start())
     }
 
-    /// Returns the folder of its files.
+    /// Returns the folder of its files; one that does not exist where it is absent.
     pub(crate) fn files(&self) -> PathBuf {
         match self {
             Self::Folder(path) => path.clone(),
             Self::Bucket(server) => server.file("runs"),
+            Self::Absent => PathBuf::new(),
         }
     }
 
@@ -78,12 +81,13 @@ impl SharedTier {
                 "checkpoint.shared.path=none".to_owned(),
                 format!("checkpoint.object.path={}", server.url("runs")),
             ],
+            Self::Absent => vec!["checkpoint.shared.path=none".to_owned()],
         }
     }
 
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         match self {
-            Self::Folder(_) => Vec::new(),
+            Self::Folder(_) | Self::Absent => Vec::new(),
             Self::Bucket(server) => server.environment().to_vec(),
         }
     }
@@ -106,7 +110,7 @@ impl SharedTier {
     /// Ends a fault, and returns the number of requests that it has happened to.
     pub(crate) fn end_fault(&self) -> usize {
         match self {
-            Self::Folder(_) => 0,
+            Self::Folder(_) | Self::Absent => 0,
             Self::Bucket(server) => server.end_fault(),
         }
     }

@@ -2,6 +2,7 @@
 //! alone, and by what the test has damaged itself.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +50,12 @@ fn has_manifest(folder: &Path) -> bool {
 pub(crate) fn committed(tier: &Path) -> BTreeSet<Committed> {
     let committed = folders(tier).into_iter().filter(|folder| has_manifest(folder));
     committed.filter_map(|folder| checkpoint(&folder)).collect()
+}
+
+/// Names of the indexes of a checkpoint: those of ranks whose files are all there.
+pub(crate) fn indexes(tier: &Path, name: &str) -> BTreeSet<OsString> {
+    let names = files(tier, name).into_iter().filter_map(|path| path.file_name().map(Into::into));
+    names.filter(|name: &OsString| name.to_str().unwrap().ends_with(".idx.json")).collect()
 }
 
 /// Files of checkpoints that a tier has not committed.

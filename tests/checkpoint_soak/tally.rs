@@ -61,8 +61,10 @@ impl fmt::Display for Tally {
             let times = newest + older + none;
             writeln!(f, "| {kind} | {times} | {newest} | {older} | {none} |")?;
         }
-        writeln!(f, "\n| fault of the object store | attempts | requests that it met |")?;
-        writeln!(f, "| --- | --- | --- |")?;
+        if !self.of_stores.is_empty() {
+            writeln!(f, "\n| fault of the object store | attempts | requests that it met |")?;
+            writeln!(f, "| --- | --- | --- |")?;
+        }
         for (kind, StoreFaults { attempts, requests }) in &self.of_stores {
             writeln!(f, "| {kind} | {attempts} | {requests} |")?;
         }

@@ -5,6 +5,8 @@
 mod ckpt;
 #[cfg(feature = "mpi")]
 mod object_checkpoints;
+#[cfg(feature = "mpi")]
+mod partner;
 mod planted_files;
 #[cfg(feature = "mpi")]
 mod tiers;

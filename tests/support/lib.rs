@@ -1,5 +1,5 @@
 //! What tests of several crates share: the binary run as a user would, with and without mpirun, and
-//! the result of the run; an S3 server with faults; system calls that are denied; allocations that
+//! on nodes of one machine; the result of the run; an S3 server with faults; system calls that are denied; allocations that
 //! are counted.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test's helper may panic")]
 
@@ -7,6 +7,7 @@ pub mod counting;
 pub mod denied_ranks;
 mod folder;
 pub mod launcher;
+mod nodes;
 mod process;
 mod profile;
 pub mod s3;
@@ -17,6 +18,7 @@ mod variant;
 pub mod versitygw;
 
 pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries, record, text};
+pub use nodes::{add_node, mpirun_on_nodes};
 pub use process::{
     EachRank, Finished, ResidentBytes, Running, delay_streams, finish, launch, library_of, mpirun,
     mpirun_test, on_each_rank, resident_bytes, run, supervise, yardstick,

@@ -1,0 +1,108 @@
+//! Jobs whose nodes keep copies of each other's files, end to end: a lost disk, without any farther
+//! tier.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+use support::{Finished, Folder, RunResult, finish, mpirun, mpirun_on_nodes};
+
+/// Two shard groups on two nodes, which share the weights in a group and divide moments and master
+/// weights among all ranks.
+const HYBRID: &[&str] = &["parallel.data=2", "parallel.shard=2", "parallel.sharded=weights"];
+
+const TWO_NODES: &[usize] = &[0, 0, 1, 1];
+
+/// A job, and the faults of its attempts.
+struct Job {
+    folder: Folder,
+    layout: &'static [&'static str],
+}
+
+impl Job {
+    fn new(layout: &'static [&'static str]) -> Self {
+        Self { folder: Folder::new(), layout }
+    }
+
+    fn disk(&self, node: usize) -> PathBuf {
+        self.folder.sibling(&format!("disk{node}"))
+    }
+
+    /// Trains with a save every four steps, on the disks of nodes alone.
+    fn train(&self, steps: &str, flags: &[&str]) -> Finished {
+        let out = self.folder.text();
+        let mut arguments = vec!["train", "--out", &out, "--steps", steps, "--threads", "1"];
+        arguments.extend(["--checkpoint-every", "4steps"]);
+        let settings = [
+            "checkpoint.shared.path=none",
+            "checkpoint.nvme.partner=true",
+            "batch.micro_sequences=1",
+            "batch.global_sequences=4",
+            "telemetry.matmul_probe=0s",
+            support::SEVERAL_BUCKETS,
+        ];
+        for setting in [&settings[..], self.layout].concat() {
+            arguments.extend(["--set", setting]);
+        }
+        arguments.extend(flags);
+        finish(mpirun_on_nodes(TWO_NODES, |node| self.disk(node), &arguments))
+    }
+
+    fn undisturbed(layout: &'static [&'static str]) -> RunResult {
+        let job = Self::new(layout);
+        job.train("12", &[]).expect(0);
+        job.folder.result()
+    }
+
+    /// Removes the disk of a node, and continues.
+    fn lose(&self, node: usize, resumes_after: u64) {
+        fs::remove_dir_all(self.disk(node)).unwrap();
+        self.train("12", &[]).expect(0);
+        let record = self.folder.record();
+        let attempt = record["attempts"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(attempt["resumed_after_step"], resumes_after, "{attempt:#}");
+        let source = &attempt["recovery"]["sources"][0];
+        assert_eq!(source["tier"], "nvme");
+        assert!(source["from_peers_bytes"].as_u64().unwrap() > 0, "{source}");
+        assert_eq!(record["tiers"].as_array().unwrap().len(), 1);
+        assert_eq!(record["tiers"][0]["has_partner_copies"], json!(true));
+    }
+}
+
+#[test]
+fn a_lost_disk_of_a_hybrid_layout_is_restored_from_the_other_node() {
+    let expected = Job::undisturbed(HYBRID);
+    for node in [0, 1] {
+        let job = Job::new(HYBRID);
+        job.train("8", &[]).expect(0);
+        job.lose(node, 8);
+        assert_eq!(job.folder.result(), expected, "without the disk of node {node}");
+    }
+}
+
+/// The save of step 8 is not committed anywhere, whatever is copied already.
+#[test]
+fn a_rank_killed_while_it_copies_loses_no_earlier_commit() {
+    let expected = Job::undisturbed(HYBRID);
+    for failpoint in ["mid-partner-copy", "partner-copy-before-vote"] {
+        let job = Job::new(HYBRID);
+        let fault = format!("kill@step=8,rank=3,failpoint={failpoint}");
+        assert_ne!(job.train("12", &["--inject", &fault]).code, 0, "{fault}");
+        job.lose(1, 4);
+        assert_eq!(job.folder.result(), expected, "{fault}");
+    }
+}
+
+#[test]
+fn copies_on_the_same_node_are_refused() {
+    let folder = Folder::new();
+    let nvme = format!("checkpoint.nvme.path={}", folder.sibling("nvme").display());
+    let out = folder.text();
+    let arguments = ["train", "--out", &out, "--steps", "2", "--set", &nvme, "--set"];
+    let partner = [&arguments[..], &["checkpoint.nvme.partner=true"]].concat();
+    let expected = "expected at most half of the ranks on each node, found 2 of 2 on one";
+    finish(mpirun(2, &partner)).expect(2).expect_stderr(&["checkpoint.nvme.partner", expected]);
+    assert!(!folder.path().exists(), "refused before the run has a folder");
+    let shared = [&arguments[..], &["checkpoint.shared.partner=true"]].concat();
+    finish(mpirun(2, &shared)).expect(2).expect_stderr(&["only nvme has partner copies"]);
+}
