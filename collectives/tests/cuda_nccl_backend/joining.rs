@@ -245,13 +245,36 @@ fn as_many_operations_fit_as_on_every_backend() {
             let mut buffer = Incoming::new(&nccl, zeros);
             for index in 0..OUTSTANDING_MAX {
                 buffer.start(Operation::AllReduceSum, index..index + 1).unwrap();
-                buffer.wait(&(index..index + 1), soon(), |_| ()).unwrap();
             }
             let last = OUTSTANDING_MAX..OUTSTANDING_MAX + 1;
-            let error = buffer.start(Operation::AllReduceSum, last.clone()).unwrap_err();
+            let mut more = Incoming::new(&nccl, Allocator::cuda(&device).zeros::<f32>(1));
+            let error = more.start(Operation::AllReduceSum, 0..1).unwrap_err();
             assert!(matches!(error, Error::Full { capacity: OUTSTANDING_MAX, .. }), "{error}");
-            assert_eq!(settle(&nccl).len(), OUTSTANDING_MAX);
+            buffer.wait(&(0..1), soon(), |_| ()).unwrap();
             buffer.start(Operation::AllReduceSum, last).unwrap();
+        });
+    });
+}
+
+/// A step has an operation for each bucket in several passes, and its end settles all of them.
+#[test]
+fn any_number_of_operations_may_have_been_joined() {
+    let test = "joining::any_number_of_operations_may_have_been_joined";
+    in_own_process(test, 0, || {
+        on_ranks(*worlds().end(), |Rank { nccl, device }| {
+            let count = 2 * OUTSTANDING_MAX + 3;
+            let mut buffer = Incoming::new(&nccl, on_device(&device, &vec![1.0; count]));
+            for index in 0..count {
+                buffer.start(Operation::AllReduceSum, index..index + 1).unwrap();
+                buffer.wait(&(index..index + 1), soon(), |_| ()).unwrap();
+            }
+            let settled = settle(&nccl);
+            assert_eq!(settled.len(), count);
+            let starts = settled.iter().map(|settled| settled.timing.started);
+            assert!(starts.is_sorted(), "in the order in which they were joined");
+            let sums = read(&device, buffer.get(0..count));
+            assert_eq!(sums, vec![nccl.world() as f32; count]);
+            assert!(settle(&nccl).is_empty(), "once");
         });
     });
 }

@@ -60,9 +60,10 @@ impl Failing {
         let Some(slot) = operations.oldest_unfinished() else { return failing };
         let entry = operations.entry(slot);
         let job = entry.job();
+        let dimension = state.group(job).membership.plan.dimension;
         let stages = || state.group(job).route.stages(job.operation, job.buffer);
         let line = failing.line.or_else(|| Some(stages().nth(entry.stages_over())?.line));
-        Self { job, position: operations.position(slot), line, ..failing }
+        Self { job, position: operations.position(slot, dimension), line, ..failing }
     }
 }
 

@@ -29,7 +29,9 @@ pub(super) struct Operations {
     device: Cuda,
     entries: Vec<Entry>,
     free: Vec<usize>,
-    /// Indices of joined entries, in the order of joining.
+    /// Joined operations that are over and have no entry any more, in the order of joining.
+    settled: Vec<Settled>,
+    /// Indices of the other joined entries, in the order of joining.
     joined: Vec<usize>,
     /// Started operations, in the order of their starts; some may be over.
     started: VecDeque<Started>,
@@ -70,6 +72,7 @@ impl Operations {
             device: device.clone(),
             entries: Vec::with_capacity(OUTSTANDING_MAX),
             free: Vec::with_capacity(OUTSTANDING_MAX),
+            settled: Vec::new(),
             joined: Vec::with_capacity(OUTSTANDING_MAX),
             started: VecDeque::with_capacity(STREAM_ENTRIES_MAX / STREAM_ENTRIES_OF_ONE_STAGE + 1),
             stream_entries: 0,
@@ -120,7 +123,7 @@ impl Operations {
         self.free_entry(index_of(ticket));
     }
 
-    /// Keeps an operation for [`Self::settled`].
+    /// Keeps an operation for [`Self::free_joined`].
     pub(super) fn add_joined(&mut self, ticket: &Ticket) {
         self.joined.push(index_of(ticket));
     }
@@ -136,7 +139,7 @@ impl Operations {
     }
 
     /// Joined operation by index.
-    pub(super) fn joined(&self, index: usize) -> &Entry {
+    fn joined(&self, index: usize) -> &Entry {
         &self.entries[self.joined[index]]
     }
 
@@ -178,8 +181,9 @@ impl Operations {
         self.started.iter().find(is_unfinished).map(|started| started.slot)
     }
 
-    /// Position of an operation among the joined operations of its kind and group, if it is joined.
-    pub(super) fn position(&self, slot: usize) -> Option<Position> {
+    /// Position of an operation among the joined operations of its kind and group, whose dimension
+    /// is given, if it is joined.
+    pub(super) fn position(&self, slot: usize, dimension: &str) -> Option<Position> {
         let index = self.joined.iter().position(|&joined| joined == slot)?;
         let kind = |index| {
             let job = self.joined(index).job();
@@ -188,25 +192,43 @@ impl Operations {
         let same = |range: std::ops::Range<usize>| {
             range.filter(|&other| kind(other) == kind(index)).count() as u32
         };
-        Some(Position { number: same(0..index) + 1, of: same(0..self.joined.len()) })
+        let operation = self.joined(index).job().operation;
+        let is_same = |it: &&Settled| it.operation == operation && it.dimension == dimension;
+        let before = self.settled.iter().filter(is_same).count() as u32;
+        let number = before + same(0..index) + 1;
+        Some(Position { number, of: before + same(0..self.joined.len()) })
     }
 
-    /// Reports all joined operations, which are over, with the dimensions of their groups, and
-    /// forgets them.
-    pub(super) fn settle(
+    /// Returns whether no operation fits unless a joined one that is over leaves its entry.
+    pub(super) fn is_full_of_joined(&self) -> bool {
+        let is_full = self.free.is_empty() && self.entries.len() == OUTSTANDING_MAX;
+        is_full && !self.joined.is_empty()
+    }
+
+    /// Frees the entries of joined operations up to the first that is not over, and keeps what is
+    /// to be reported, with the dimensions of their groups.
+    pub(super) fn free_joined(
         &mut self,
         now: &Moment<'_>,
         dimension_of: impl Fn(Job) -> &'static str,
-        report: &mut dyn FnMut(Settled),
     ) -> Result<(), Error> {
-        for index in 0..self.joined.len() {
-            let entry = self.joined(index);
-            report(entry.settled(now, dimension_of(entry.job()))?);
-        }
-        while let Some(index) = self.joined.pop() {
+        let mut freed = 0;
+        while let Some(&index) = self.joined.get(freed) {
+            let entry = &self.entries[index];
+            if !entry.is_over()? {
+                break;
+            }
+            self.settled.push(entry.settled(now, dimension_of(entry.job()))?);
             self.free_entry(index);
+            freed += 1;
         }
+        self.joined.drain(..freed);
         Ok(())
+    }
+
+    /// Operations to be reported, whose entries are free.
+    pub(super) fn take_settled(&mut self) -> impl Iterator<Item = Settled> {
+        self.settled.drain(..)
     }
 
     fn free_entry(&mut self, index: usize) {

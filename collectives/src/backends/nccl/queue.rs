@@ -306,19 +306,26 @@ impl DeviceQueue {
         report: &mut dyn FnMut(Settled),
     ) -> Result<(), Error> {
         let joined = self.lock().operations.joined_len();
-        if joined == 0 {
-            return Ok(());
-        }
         for index in 0..joined {
             self.await_joined(index, timeout)?;
         }
+        self.free_joined()?;
+        self.lock().operations.take_settled().for_each(report);
+        Ok(())
+    }
+
+    /// Frees the entries of joined operations that are over.
+    fn free_joined(&self) -> Result<(), Error> {
         let mut state = self.lock();
+        if state.operations.joined_len() == 0 {
+            return Ok(());
+        }
         self.require_alive(&state)?;
         let State { operations, clock, groups, .. } = &mut *state;
-        let job = operations.joined(0).job();
+        let job = operations.entry(operations.joined_slot(0)).job();
         let dimension_of = |job: Job| groups[usize::from(job.group)].membership.plan.dimension;
-        let settled = clock.now().and_then(|now| operations.settle(&now, dimension_of, report));
-        settled.map_err(|error| self.fail(state, Failing::new(job, error)))
+        let freed = clock.now().and_then(|now| operations.free_joined(&now, dimension_of));
+        freed.map_err(|error| self.fail(state, Failing::new(job, error)))
     }
 
     /// Waits for one of the joined operations. Its time counts from where the device needs it.
@@ -327,8 +334,13 @@ impl DeviceQueue {
         self.await_over(&Awaited { slot, since: Entry::is_waited_for }, timeout)
     }
 
-    /// Waits until the communication stream has room for one more operation.
+    /// Waits until the communication stream and the table have room for one more operation. Those
+    /// that were joined keep their entries until then: a step may have any number of them.
     fn await_room(&self) -> Result<(), Error> {
+        while self.lock().operations.is_full_of_joined() {
+            self.await_joined(0, self.timeout)?;
+            self.free_joined()?;
+        }
         while let Some(slot) = { self.lock().operations.oldest_blocking() } {
             self.await_over(&Awaited { slot, since: Entry::is_ready }, self.timeout)?;
             self.lock().operations.forget(slot);
