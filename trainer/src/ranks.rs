@@ -109,11 +109,47 @@ impl Peers for Ranks<'_> {
         received: &mut [u8],
     ) -> Result<(), PeersError> {
         let deadline = self.deadline();
-        let messages = [
-            (Operation::Send { to, tag: TAG }, ViewMut::from(sent)),
-            (Operation::Receive { from, tag: TAG }, ViewMut::from(received)),
-        ];
-        let exchanged = self.collective.run_group(Channel::Control, messages, deadline);
+        let send = (Operation::Send { to, tag: TAG }, ViewMut::from(&mut *sent));
+        let receive = (Operation::Receive { from, tag: TAG }, ViewMut::from(&mut *received));
+        let start = |messages| self.collective.run_group(Channel::Control, messages, deadline);
+        // Its peer starts no message either where a buffer is empty.
+        let exchanged = match (send.1.is_empty(), receive.1.is_empty()) {
+            (false, false) => {
+                self.collective.run_group(Channel::Control, [send, receive], deadline)
+            }
+            (false, true) => start([send]),
+            (true, false) => start([receive]),
+            (true, true) => return Ok(()),
+        };
         exchanged.map(drop).map_err(PeersError::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use collectives::Threads;
+
+    use super::*;
+
+    /// Ranks of a circle have other numbers of messages for each other: 1, 1 and 2.
+    #[test]
+    fn nothing_is_sent_where_a_buffer_is_empty() {
+        let ranks = Threads::group(3);
+        std::thread::scope(|scope| {
+            for collective in &ranks {
+                scope.spawn(move || {
+                    let ranks = Ranks::new(collective, Duration::from_secs(60));
+                    let (rank, messages) = (collective.rank(), |rank| 1 + rank / 2);
+                    let (to, from) = ((rank + 1) % 3, (rank + 2) % 3);
+                    for number in 0..messages(rank).max(messages(from)) {
+                        let len = |rank| if number < messages(rank) { 8 } else { 0 };
+                        let mut sent = vec![(10 * rank + number) as u8; len(rank)];
+                        let mut received = vec![0; len(from)];
+                        Peers::send_receive(&ranks, to, &mut sent, from, &mut received).unwrap();
+                        assert_eq!(received, vec![(10 * from + number) as u8; len(from)]);
+                    }
+                });
+            }
+        });
     }
 }
