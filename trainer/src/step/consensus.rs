@@ -265,7 +265,10 @@ mod tests {
         let found = votes(&[FINITE, Vote { loss_sum: 2.0, local_non_finite: Some(7), ..FINITE }]);
         assert_eq!((found.loss_sum(), found.squares()), (3.0, 0.5));
         assert_eq!(found.update_squares(), UpdateSquares { weights: 8.0, update: 1.0 });
-        assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 1, others: 0, tensor: Some(7) }));
+        assert_eq!(
+            found.local_non_finite(),
+            Some(NonFinite { rank: 1, others: 0, tensor: Some(7) })
+        );
         assert_eq!((found.reduced_non_finite(), found.requests()), (None, FINITE.requests));
         let late = Requests { save_is_ready: false, ..FINITE.requests };
         let found = votes(&[FINITE, Vote { requests: late, ..FINITE }]);

@@ -444,20 +444,21 @@ mod tests {
             tally.begin_step();
         }
         tally.add(timing(0, 10, 20), between(0, 20)); // waited for after the last step
-        let expected = |name: &str, ranks, bytes_per_step, [total_ms, hidden_ms, exposed_ms]: [f64; 3]| {
-            let traffic = DimensionTraffic {
-                dimension: name.to_owned(),
-                ranks,
-                operation: "reduce_scatter".to_owned(),
-                operations_per_step: 2.0,
-                bytes_per_step,
-                total_ms,
-                hidden_ms,
-                exposed_ms,
-                busbw_bytes_per_second: 0.0,
+        let expected =
+            |name: &str, ranks, bytes_per_step, [total_ms, hidden_ms, exposed_ms]: [f64; 3]| {
+                let traffic = DimensionTraffic {
+                    dimension: name.to_owned(),
+                    ranks,
+                    operation: "reduce_scatter".to_owned(),
+                    operations_per_step: 2.0,
+                    bytes_per_step,
+                    total_ms,
+                    hidden_ms,
+                    exposed_ms,
+                    busbw_bytes_per_second: 0.0,
+                };
+                traffic.with_bandwidth()
             };
-            traffic.with_bandwidth()
-        };
         let found: Vec<_> = tally.traffic().collect();
         let shard = expected("shard", 4, 2.0 * 600.0, [18.0, 0.0, 10.0]);
         let data = expected("data", 2, 2.0 * 100.0, [30.0, 5.0, 10.0 + 20.0]);

@@ -235,7 +235,10 @@ mod tests {
         assert_eq!(times(gathers), [21.0, 2.0 + 3.0, 7.0 + 5.0]);
         let buckets: Vec<_> = tallies.buckets().collect();
         let [reduction, gather] = &buckets[..] else { panic!("{buckets:?}") };
-        assert_eq!([reduction.mean_ms, reduction.hidden_ms, reduction.exposed_ms], [20.0, 9.0, 5.0]);
+        assert_eq!(
+            [reduction.mean_ms, reduction.hidden_ms, reduction.exposed_ms],
+            [20.0, 9.0, 5.0]
+        );
         assert_eq!([gather.mean_ms, gather.hidden_ms, gather.exposed_ms], [10.5, 2.5, 6.0]);
     }
 
