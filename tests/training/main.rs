@@ -12,6 +12,8 @@ mod one_process;
 mod processors;
 mod real_text;
 #[cfg(feature = "mpi")]
+mod sharded_page;
+#[cfg(feature = "mpi")]
 mod sharding;
 #[cfg(feature = "mpi")]
 mod shared_memory_fallback;
