@@ -17,7 +17,7 @@
 //!                                              tier of node scope
 //! ```
 //!
-//! Disks of nodes may have the files of another node's ranks too, under the same names: [`Partner`].
+//! Disks of nodes may have the files of another node's ranks too, under their names: [`Partner`].
 //!
 //! [`promotion`] copies committed checkpoints to a farther tier in the background.
 //!

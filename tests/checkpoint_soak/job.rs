@@ -398,12 +398,24 @@ impl Job {
         if self.resumed().len() > attempts {
             self.check_resumed(expected.as_ref(), recorded);
         }
+        self.check_copies();
         let is_refused = code == Some(6) || code == Some(2);
         assert!(!is_refused, "{fault:?}: {code:?}\n{}", self.log());
         let saved = self.first_saved(files);
         let left = self.newest_intact().map(|checkpoint| checkpoint.step);
         assert!(left >= saved, "{fault:?}: step {saved:?} was committed, and {left:?} is left");
         Ended { is_complete: code == Some(0) }
+    }
+
+    /// Checks that of two nodes with copies each has the files of all ranks of what it has
+    /// committed.
+    fn check_copies(&self) {
+        for disk in self.disks().filter(|_| self.layouts.is_some()) {
+            for found in survey::committed(&disk) {
+                let indexes = survey::indexes(&disk, &found.name);
+                assert_eq!(indexes.len(), self.world, "{found:?} on {}", disk.display());
+            }
+        }
     }
 
     /// Sends the signal of a fault; false if the ranks are not there yet.

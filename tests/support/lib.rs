@@ -1,6 +1,6 @@
 //! What tests of several crates share: the binary run as a user would, with and without mpirun, and
-//! on nodes of one machine; the result of the run; an S3 server with faults; system calls that are denied; allocations that
-//! are counted.
+//! on nodes of one machine; the result of the run; an S3 server with faults; system calls that are
+//! denied; allocations that are counted.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test's helper may panic")]
 
 pub mod counting;

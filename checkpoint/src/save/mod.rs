@@ -4,9 +4,9 @@
 //! tier of node scope every rank publishes the same manifest on its node. A save is collective.
 //! Every rank takes part in the same gathers, also after a failure: (1) the vote, after all have
 //! written; where ranks keep copies for [each other](Partner), one before each round of these and
-//! one after the last; (2) the result: rank 0 sends whether the manifest is durable, or on a tier of node
-//! scope each rank whether that of its node is. Between the two, a rank that has lost its peers
-//! must remove nothing: rank 0 may have committed.
+//! one after the last; (2) the result: rank 0 sends whether the manifest is durable, or on a tier
+//! of node scope each rank whether that of its node is. Before the result, a rank that has lost its
+//! peers must remove nothing: rank 0 may have committed.
 //!
 //! [`Store::save`] does all of it at once. A [`Saver`] copies the state first and lets training
 //! continue: its threads write, and ranks gather when all are ready.
