@@ -138,6 +138,19 @@ pub unsafe trait Collective: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Runs operations once on a device, on so much memory, where the library below connects ranks
+    /// when they first need it: so that none is connected later, while an operation is in flight.
+    /// All ranks of the group call this at the same time, with the operations that they will use in
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Start`] when the library cannot; [`Error::Deadline`] and [`Error::PeerLost`] as any
+    /// operation.
+    fn connect(&self, operations: &[Operation], bytes: usize) -> Result<(), Error> {
+        let _ = (operations, bytes);
+        Ok(())
+    }
+
     /// Prepares memory of a device for operations on it, where the library below gains by that.
     /// `keeper` keeps the memory, and the backend may hold it for as long as it lives itself. All
     /// ranks call this at the same time, with the same size.
