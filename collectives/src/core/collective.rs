@@ -44,7 +44,8 @@ pub struct BackendMemory {
 /// [some of them](Collective::subgroup).
 ///
 /// # Safety
-/// Implementors promise that a buffer given to `submit` or `submit_group` is neither read nor written any more
+/// Implementors promise that a buffer given to `submit` or `submit_group` is neither read nor
+/// written any more
 /// - once `wait` returned success for its ticket, or `join` returned a timing;
 /// - once `join` returned success without one, in the order of the compute stream of the device
 ///   whose memory it is, which is the only stream that uses such memory;

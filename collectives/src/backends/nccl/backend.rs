@@ -21,8 +21,8 @@ use crate::{
 /// Group of ranks, each with a CUDA device.
 ///
 /// Sums, gathers, broadcasts and messages in the memory of devices are NCCL's, on the data channel.
-/// They run on a stream of their own, after the work that the compute stream had before. Everything else
-/// (control messages, buffers of the host) is the host's backend's.
+/// They run on a stream of their own, after the work that the compute stream had before. Everything
+/// else (control messages, buffers of the host) is the host's backend's.
 ///
 /// All groups of a rank share this stream, in which operations have the order of their submission.
 /// Operations on devices must have the same order on all ranks, also between groups: one thread per
