@@ -3,8 +3,8 @@
 //! Every operation works in place on one contiguous buffer, is started without blocking and waited
 //! for with a deadline. [`Incoming`] owns a buffer of which some ranges may be in flight while
 //! others are used, from one call to another: so operations overlap computation without unsafe
-//! code. The methods of `dyn Collective` (`all_reduce_sum`, `barrier`, ...) block, and serve control
-//! messages. [`AllToAll`] exchanges parts of any length between every two ranks.
+//! code. The methods of `dyn Collective` (`all_reduce_sum`, `barrier`, ...) block, and serve
+//! control messages. [`AllToAll`] exchanges parts of any length between every two ranks.
 //!
 //! `buffer`, another method of `dyn Collective`, creates buffers in the memory on which the backend
 //! is fastest: on MPI, memory that the ranks of a node share.

@@ -103,6 +103,12 @@ fn four_ranks_in_two_dimensions_have_the_losses_of_the_host() {
     }
     let record = sharded.record();
     assert_eq!(record["ranks"][3]["mesh"], serde_json::json!({"data": 1, "shard": 1}));
+    let transports = record["transports"].as_array().unwrap();
+    let pair = |pair: &Value| [&pair["from"], &pair["to"]].map(|rank| rank.as_u64().unwrap());
+    let pairs: Vec<_> = transports.iter().map(pair).collect();
+    let lines = [[0, 1], [0, 2], [1, 0], [1, 3], [2, 0], [2, 3], [3, 1], [3, 2]];
+    assert_eq!(pairs, lines, "both dimensions, by the ranks of the world");
+    assert!(transports.iter().all(|pair| pair["name"] == "SHM/direct"), "{transports:?}");
     let traffic = record["collectives"]["traffic"].as_array().unwrap();
     let row = |row: &Value| format!("{} {}", row["dimension"], row["operation"]).replace('"', "");
     let rows: Vec<_> = traffic.iter().map(row).collect();

@@ -182,6 +182,8 @@ pub(crate) fn skipped(
 #[derive(Debug, Clone, Default)]
 pub struct Injector {
     injections: Vec<Injection>,
+    /// Steps in which a rank, this one or another, corrupts a weight.
+    corruptions: Vec<u64>,
     step: u64,
     times: Arc<Times>,
 }
@@ -204,14 +206,25 @@ struct Times {
 impl Injector {
     /// Creates an injector of the faults for this rank and attempt.
     pub fn new(injections: &[Injection], rank: usize, attempt: u32) -> Self {
-        let is_own = |it: &&Injection| it.rank == rank && it.is_of(attempt);
-        Self { injections: injections.iter().filter(is_own).cloned().collect(), ..Self::default() }
+        let of_attempt = || injections.iter().filter(|it| it.is_of(attempt));
+        let corruptions = of_attempt().filter(|it| it.fault == Fault::Corrupt);
+        Self {
+            injections: of_attempt().filter(|it| it.rank == rank).cloned().collect(),
+            corruptions: corruptions.map(|it| it.step).collect(),
+            ..Self::default()
+        }
     }
 
     /// Drops the faults up to a step: after a resume they are not injected again.
     pub fn after(&self, step: u64) -> Self {
         let later = self.injections.iter().filter(|injection| injection.step > step).cloned();
-        Self { injections: later.collect(), step, ..Self::default() }
+        let corruptions = self.corruptions.iter().copied().filter(|&later| later > step);
+        Self {
+            injections: later.collect(),
+            corruptions: corruptions.collect(),
+            step,
+            ..Self::default()
+        }
     }
 
     /// Begins a step, counted from 1.
@@ -274,6 +287,11 @@ impl Injector {
             }
             _ => {}
         }
+    }
+
+    /// Returns whether any rank corrupts a weight in this step. The same on all ranks.
+    pub(crate) fn any_rank_corrupts(&self) -> bool {
+        self.corruptions.contains(&self.step)
     }
 
     /// Returns whether to corrupt a weight in this step.

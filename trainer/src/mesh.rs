@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use collectives::{Collective, GridPlan, GroupPlan, Settled, Single};
+use collectives::{Collective, GridPlan, GroupPlan, Operation, Settled, Single};
 use record::MeshPlace;
 
-use crate::config::ParallelConfig;
+use crate::config::{ParallelConfig, Sharded};
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 
@@ -87,23 +87,35 @@ impl Placed {
     /// # Errors
     /// Those of [`Collective::subgroup`].
     pub fn open(&self, world: &dyn Collective) -> Result<Groups, collectives::Error> {
+        self.open_lines(world, |_, _| Ok(()))
+    }
+
+    /// Opens this rank's ends of the groups, and passes those of each dimension to `opened` before
+    /// anything else is opened. The grid of both connects nothing more.
+    pub(crate) fn open_lines(
+        &self,
+        world: &dyn Collective,
+        mut opened: impl FnMut(&GroupPlan, &dyn Collective) -> Result<(), collectives::Error>,
+    ) -> Result<Groups, collectives::Error> {
+        let of = |ranks: &Vec<usize>| ranks.contains(&world.rank());
+        let shard_line = self.groups.iter().find(|line| of(line)).cloned().unwrap_or_default();
+        let shard = shard_line.iter().position(|&rank| rank == world.rank()).unwrap_or(0);
+        let data_line = self.groups.iter().map(|line| line[shard]).collect();
+        let mut open = |dimension, number, ranks| {
+            let plan = GroupPlan { dimension, number, ranks };
+            let group = world.subgroup(&plan)?;
+            opened(&plan, &*group)?;
+            Ok::<_, collectives::Error>(group)
+        };
+        let shard = open(SHARD_NAME, SHARD, shard_line)?;
+        let data = open(DATA_NAME, DATA, data_line)?;
         let plan = GridPlan {
             name: "shard x data",
             dimensions: [SHARD_NAME, DATA_NAME],
             number: OWNERS,
             lines: self.groups.clone(),
         };
-        let owners = world.grid(&plan)?;
-        let of = |ranks: &Vec<usize>| ranks.contains(&world.rank());
-        let shard_line = self.groups.iter().find(|line| of(line)).cloned().unwrap_or_default();
-        let shard = shard_line.iter().position(|&rank| rank == world.rank()).unwrap_or(0);
-        let data_line = self.groups.iter().map(|line| line[shard]).collect();
-        let group = |dimension, number, ranks| GroupPlan { dimension, number, ranks };
-        Ok(Groups {
-            owners,
-            shard: world.subgroup(&group(SHARD_NAME, SHARD, shard_line))?,
-            data: world.subgroup(&group(DATA_NAME, DATA, data_line))?,
-        })
+        Ok(Groups { owners: world.grid(&plan)?, shard, data })
     }
 }
 
@@ -163,6 +175,16 @@ impl<'world> Mesh<'world> {
         let [owners, shard, data] =
             [self.owners, self.shard, self.data].map(|group| Ranks::new(group, timeout));
         Dimensions { owners, shard, data, replicas: self.shape.data }
+    }
+}
+
+/// Returns the operations of training on buffers of devices in one dimension, which is all there is
+/// or a line of a grid. Sums over a grid are gathered within shard groups, whatever is sharded.
+pub(crate) fn operations(sharded: Sharded, line: Option<&str>) -> &'static [Operation] {
+    let has_parts = sharded >= Sharded::Optimizer || line == Some(SHARD_NAME);
+    match has_parts {
+        true => &[Operation::ReduceScatterSum, Operation::AllGather],
+        false => &[Operation::AllReduceSum],
     }
 }
 

@@ -44,7 +44,8 @@ pub struct BackendMemory {
 /// [some of them](Collective::subgroup).
 ///
 /// # Safety
-/// Implementors promise that a buffer given to `submit` or `submit_group` is neither read nor written any more
+/// Implementors promise that a buffer given to `submit` or `submit_group` is neither read nor
+/// written any more
 /// - once `wait` returned success for its ticket, or `join` returned a timing;
 /// - once `join` returned success without one, in the order of the compute stream of the device
 ///   whose memory it is, which is the only stream that uses such memory;
@@ -136,6 +137,19 @@ pub unsafe trait Collective: Send + Sync + Debug {
     fn allocate(&self, bytes: usize, deadline: Instant) -> Result<Option<BackendMemory>, Error> {
         let _ = (bytes, deadline);
         Ok(None)
+    }
+
+    /// Runs operations once on a device, on so much memory, where the library below connects ranks
+    /// when they first need it: so that none is connected later, while an operation is in flight.
+    /// All ranks of the group call this at the same time, with the operations that they will use in
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Start`] when the library cannot; [`Error::Deadline`] and [`Error::PeerLost`] as any
+    /// operation.
+    fn connect(&self, operations: &[Operation], bytes: usize) -> Result<(), Error> {
+        let _ = (operations, bytes);
+        Ok(())
     }
 
     /// Prepares memory of a device for operations on it, where the library below gains by that.

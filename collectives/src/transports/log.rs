@@ -24,10 +24,17 @@ const NVLS: &str = "NVLS comm ";
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Log {
-    connections: BTreeMap<(usize, Option<usize>, Side), Vec<Connection>>,
+    /// Number of the section that is being read.
+    section: usize,
+    /// By section.
+    connections: BTreeMap<(usize, Pair), Vec<Connection>>,
     nics: NicNames,
-    uses_nvls: bool,
+    /// Sections with lines of NVLS.
+    with_nvls: BTreeSet<usize>,
 }
+
+/// Sender, receiver, and the end of one of them.
+type Pair = (usize, Option<usize>, Side);
 
 /// One end of the connections from one rank to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,24 +70,49 @@ impl Log {
     pub fn add(&mut self, line: &str) {
         for message in line.split(MARK).skip(1) {
             self.nics.add(message);
-            self.uses_nvls |= message.starts_with(NVLS);
+            if message.starts_with(NVLS) {
+                self.with_nvls.insert(self.section);
+            }
             if let Some(connection) = Connection::parse(message) {
                 let Connection { from, to, side, .. } = connection;
-                self.connections.entry((from, to, side)).or_default().push(connection);
+                self.connections
+                    .entry((self.section, (from, to, side)))
+                    .or_default()
+                    .push(connection);
             }
         }
     }
 
-    /// Ends for which the log has evidence. Lines of NVLS do not name the rank.
+    /// Begins a section: the ranks of the lines that follow are those of another group. Names of
+    /// NICs are of the whole log.
+    pub fn begin_section(&mut self) {
+        self.section += 1;
+    }
+
+    /// Returns whether there is a connection in a section, of which the first is 0.
+    pub fn has_connections(&self, section: usize) -> bool {
+        self.connections.keys().any(|(of, _)| *of == section)
+    }
+
+    /// Ends for which the log has evidence, with the ranks of their groups. Lines of NVLS do not
+    /// name the rank.
     pub fn ends(&self) -> Vec<PairEnd> {
         self.connections.values().map(|end| self.end(end)).collect()
     }
 
-    /// Ends of one rank, in the log of its process: other ranks' own logs decide about theirs.
-    pub fn ends_of(&self, rank: usize) -> Vec<PairEnd> {
-        let mut ends = self.ends();
+    /// Ends of one rank of the world, in a section of the log of its process, which is about a
+    /// group of these `ranks`: other ranks' own logs decide about theirs.
+    pub fn ends_of(&self, rank: usize, section: usize, ranks: &[usize]) -> Vec<PairEnd> {
+        let of_section = self.connections.iter().filter(|((of, _), _)| *of == section);
+        let in_world = |(_, connections): (_, &Vec<Connection>)| {
+            let end = self.end(connections);
+            let from = *ranks.get(end.from)?;
+            let to = end.to.map(|to| ranks.get(to).copied().ok_or(())).transpose().ok()?;
+            Some(PairEnd { from, to, ..end })
+        };
+        let mut ends: Vec<PairEnd> = of_section.filter_map(in_world).collect();
         ends.retain(|end| end.rank() == rank);
-        if self.uses_nvls {
+        if self.with_nvls.contains(&section) {
             let names = BTreeSet::from(["NVLS".to_owned()]);
             ends.push(PairEnd { names, ..PairEnd::new(rank, None, Side::Send) });
         }

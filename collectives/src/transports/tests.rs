@@ -10,6 +10,9 @@ const NOTHING: &str = include_str!("fixtures/nothing.log");
 const SWITCHES: &str = include_str!("fixtures/switches-2.28.log");
 const DAMAGED: &str = include_str!("fixtures/damaged.log");
 
+/// Ranks of the group that the logs are about.
+const ALL: [usize; 4] = [0, 1, 2, 3];
+
 fn parsed(text: &str) -> Vec<Transport> {
     transports(Log::parse(text).ends())
 }
@@ -96,7 +99,7 @@ fn ranks_that_log_nothing_have_no_gdr() {
     let own = |rank: usize| {
         let prefixes = ["node-a:4101", "node-a:4102", "node-b:2201", "node-b:2202"];
         let lines = FULL.lines().filter(|line| line.starts_with(prefixes[rank]));
-        Log::parse(&lines.collect::<Vec<_>>().join("\n")).ends_of(rank)
+        Log::parse(&lines.collect::<Vec<_>>().join("\n")).ends_of(rank, 0, &ALL)
     };
     assert_eq!(transports((0..4).flat_map(own)), parsed(FULL));
     let found = transports([0, 1, 3].into_iter().flat_map(own));
@@ -104,9 +107,33 @@ fn ranks_that_log_nothing_have_no_gdr() {
     assert_eq!(gdr(pair(&found, 2, 0)), Some([false, true]));
     assert!(pair(&found, 1, 2).receive.as_ref().unwrap().nics.is_empty());
     let whole = Log::parse(FULL);
-    let parts: Vec<_> = (0..4).flat_map(|rank| whole.ends_of(rank)).collect();
+    let parts: Vec<_> = (0..4).flat_map(|rank| whole.ends_of(rank, 0, &ALL)).collect();
     assert_eq!(transports(parts), parsed(FULL), "all ranks read the same file");
-    assert!(whole.ends_of(1).iter().all(|end| end.rank() == 1), "of which each takes its own");
+    assert!(
+        whole.ends_of(1, 0, &ALL).iter().all(|end| end.rank() == 1),
+        "of which each takes its own"
+    );
+}
+
+/// The ranks of a line are those of its group, which are others in the world.
+#[test]
+fn a_section_is_about_the_ranks_of_its_group() {
+    let line =
+        |via: &str| format!("a:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via {via}");
+    let mut log = Log::default();
+    log.add("a:7:8 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB e:1");
+    log.add(&line("P2P/IPC").replace(" [send]", ""));
+    log.begin_section();
+    log.add(&line("NET/IB/0/GDRDMA"));
+    log.begin_section();
+    assert_eq!([0, 1, 2].map(|section| log.has_connections(section)), [true, true, false]);
+    let ends = [log.ends_of(4, 0, &[4, 5]), log.ends_of(4, 1, &[4, 0])].concat();
+    let found = transports(ends);
+    let pairs: Vec<_> = found.iter().map(|pair| (pair.from, pair.to, &*pair.name)).collect();
+    assert_eq!(pairs, [(4, Some(0), "NET/IB"), (4, Some(5), "P2P/IPC")]);
+    assert_eq!(found[0].send.as_ref().unwrap().nics, ["mlx5_0:1"], "named in another section");
+    assert_eq!(log.ends_of(5, 0, &[4, 5]), [], "the other end");
+    assert_eq!(log.ends_of(4, 0, &[4]), [], "no such rank in the group");
 }
 
 /// One channel of one end decides.
@@ -148,7 +175,7 @@ fn damaged_lines_are_no_evidence() {
 #[test]
 fn sums_in_a_switch_have_ends_of_one_rank() {
     let log = Log::parse(SWITCHES);
-    let [first, second] = [0, 1].map(|rank| transports(log.ends_of(rank)));
+    let [first, second] = [0, 1].map(|rank| transports(log.ends_of(rank, 0, &ALL)));
     let pairs: Vec<_> = first.iter().map(|pair| (pair.from, pair.to, &*pair.name)).collect();
     assert_eq!(pairs, [(0, None, "COLLNET/SHARP + NVLS")]);
     assert_eq!((first[0].channels, gdr(&first[0])), (2, Some([true, false])));

@@ -123,9 +123,11 @@ fn join_sum(group: &dyn Collective, buffer: ViewMut<'_, f32>) {
 }
 
 fn follow_each_other(Rank { nccl, device }: Rank) {
-    nccl.connect(&[Operation::AllReduceSum, Operation::AllGather], 4 * LEN).unwrap();
     let [shard, data] = dimensions(nccl.rank()).each_ref().map(|plan| nccl.subgroup(plan).unwrap());
     let grid = nccl.grid(&plan()).unwrap();
+    for group in [&shard, &data, &grid] {
+        group.connect(&[Operation::AllReduceSum, Operation::AllGather], 4 * LEN).unwrap();
+    }
     for _ in 0..5 {
         let mut buffer = ones(&device, LEN);
         for group in [&shard, &data, &grid, &shard] {

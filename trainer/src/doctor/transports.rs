@@ -151,7 +151,7 @@ mod tests {
             ends.iter().map(|end| format!("NCCL INFO Channel 00/0 : {end}\n")).collect();
         let log = Log::parse(&log);
         let of_rank = |rank| {
-            let ends = log.ends_of(rank);
+            let ends = log.ends_of(rank, 0, &[0, 1, 2, 3]);
             let gap = ends.is_empty().then(|| "NCCL's log does not name them".to_owned());
             Evidence { ends, gap }
         };

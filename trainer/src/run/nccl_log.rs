@@ -26,6 +26,16 @@ pub(crate) struct NcclLog {
     error: Option<String>,
 }
 
+/// Group of ranks that NCCL has connected, and then nothing before the log reached this size: lines
+/// of a connection name neither the group nor ranks of the world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LoggedGroup {
+    /// Ranks of the world, in the order of the group's own.
+    pub(super) ranks: Vec<usize>,
+    /// Size of the log in bytes.
+    pub(super) end: u64,
+}
+
 impl NcclLog {
     /// Sets NCCL's variables, if ranks on CUDA devices will use it. Call it before the process has
     /// a second thread. An error only means that transports are not known.
@@ -55,15 +65,16 @@ impl NcclLog {
         Ok(())
     }
 
-    /// Returns the content of NCCL's log so far, and why it may be incomplete.
-    pub(super) fn read(&self) -> (Log, Option<String>) {
+    /// Returns the content of NCCL's log so far, with a section for each group and one for what
+    /// follows, and why it may be incomplete.
+    pub(super) fn read(&self, groups: &[LoggedGroup]) -> (Log, Option<String>) {
         let settings = LogSettings::of_process();
         let gap = self.error.clone().or_else(|| settings.hides_transports());
         let Some(path) = settings.file_of_process() else {
             let gap = gap.unwrap_or_else(|| "NCCL's log is not in a file".to_owned());
             return (Log::default(), Some(gap));
         };
-        match read_file(&path) {
+        match read_file(&path, groups) {
             Ok(log) => (log, gap),
             Err(error) => {
                 let error = format!("NCCL's log {} cannot be read: {error}", path.display());
@@ -119,8 +130,14 @@ fn create(path: &Path) -> io::Result<File> {
     create_anew(path, Mode::Owner).map_err(|error| error.source)
 }
 
+/// Returns the size of NCCL's log of this process so far; 0 if there is none.
+pub(super) fn written_bytes() -> u64 {
+    let file = LogSettings::of_process().file_of_process();
+    file.and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len())
+}
+
 /// Reads a log of any size, line by line.
-fn read_file(path: &Path) -> io::Result<Log> {
+fn read_file(path: &Path, groups: &[LoggedGroup]) -> io::Result<Log> {
     // Reading a terminal or a pipe would block.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -128,11 +145,28 @@ fn read_file(path: &Path) -> io::Result<Log> {
     let mut file = BufReader::new(File::open(path)?);
     let mut log = Log::default();
     let mut line = Vec::new();
+    let mut position = 0;
+    let mut ends = groups.iter().map(|group| group.end).peekable();
     while file.read_until(b'\n', &mut line)? > 0 {
-        log.add(&String::from_utf8_lossy(&line));
+        while ends.next_if(|&end| position >= end).is_some() {
+            log.begin_section();
+        }
+        position += line.len() as u64;
+        let text = String::from_utf8_lossy(&line);
+        if groups.len() <= 1 || is_own(&text) {
+            log.add(&text);
+        }
         line.clear();
     }
     Ok(log)
+}
+
+/// Returns whether this process alone has written a line, which begins with the host, the process
+/// and the thread. Where several write to one file, the position of others' lines means nothing.
+fn is_own(line: &str) -> bool {
+    let mut parts = line.split("NCCL INFO");
+    let prefix = parts.next().unwrap_or_default();
+    prefix.contains(&format!(":{}:", std::process::id())) && parts.count() == 1
 }
 
 fn failure_text(error: &launch::Error) -> String {
@@ -181,13 +215,32 @@ mod tests {
     }
 
     #[test]
+    fn groups_have_the_lines_that_this_process_wrote_while_they_were_connected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nccl.log");
+        let line =
+            |pid: u32| format!("a:{pid}:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM\n");
+        let own = line(std::process::id()).replace("SHM", "SHM/direct");
+        let (other, both) = (line(1), format!("{}{}", own.trim_end(), own));
+        fs::write(&path, [&other[..], &own, &other, &both].concat()).unwrap();
+        let end = |text: &[&str]| text.iter().map(|line| line.len() as u64).sum();
+        let group = |ranks: &[usize], end| LoggedGroup { ranks: ranks.to_vec(), end };
+        let first = group(&[6, 7], end(&[&other]));
+        let second = group(&[6, 2], end(&[&other, &own]));
+        let log = read_file(&path, &[first, second]).unwrap();
+        assert_eq!([0, 1, 2].map(|section| log.has_connections(section)), [false, true, false]);
+        assert_eq!(log.ends_of(6, 1, &[6, 2]).len(), 1);
+    }
+
+    #[test]
     fn a_log_may_have_any_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nccl.log");
         let line = b"a:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct\n";
         fs::write(&path, [b"\xff\xfe\n\0", &line[..], b"cut of"].concat()).unwrap();
-        assert_eq!(read_file(&path).unwrap().ends().len(), 1);
-        assert!(read_file(folder.path()).unwrap_err().to_string().contains("not a regular file"));
-        assert!(read_file(Path::new("/dev/null")).is_err());
+        let read = |path| read_file(path, &[]);
+        assert_eq!(read(&path).unwrap().ends().len(), 1);
+        assert!(read(folder.path()).unwrap_err().to_string().contains("not a regular file"));
+        assert!(read(Path::new("/dev/null")).is_err());
     }
 }

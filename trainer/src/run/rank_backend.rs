@@ -3,14 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use collectives::{Collective, Nccl, Operation, Single};
+use collectives::{Collective, Nccl, Single};
 use device::Device;
 use launch::bootstrap::{Backend, World};
 use record::MeshPlace;
 
+use super::nccl_log::{self, LoggedGroup};
 use crate::config::Config;
 use crate::failure::Outcome;
-use crate::mesh::{Groups, Mesh, MeshShape, Placed};
+use crate::mesh::{self, Groups, Mesh, MeshShape, Placed};
 use crate::ranks::Ranks;
 
 /// Size of the first buffers: from this size NCCL treats larger buffers alike.
@@ -24,6 +25,7 @@ pub(super) struct RankBackend<'world> {
     /// The groups of two dimensions, unless one is all there is.
     grid: Option<Grid>,
     alone: Single,
+    logged: Vec<LoggedGroup>,
 }
 
 /// Ends of the group of all ranks.
@@ -49,13 +51,37 @@ impl<'world> RankBackend<'world> {
     pub(super) fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
         let shape = MeshShape::of(&config.settings.parallel, world.collective.world())?;
         let all = AllRanks::open(config, world, device, shape)?;
+        let sharded = config.settings.parallel.sharded;
+        let bytes = config.settings.collectives.bucket_bytes.min(CONNECT_BYTES_MAX);
+        let ranks = (0..all.collective().world()).collect();
+        let mut backend = Self {
+            all,
+            shape,
+            grid: None,
+            alone: Single::new(),
+            logged: vec![LoggedGroup { ranks, end: u64::MAX }],
+        };
         if !shape.is_grid() {
-            return Ok(Self { all, shape, grid: None, alone: Single::new() });
+            let all = &backend.all;
+            all.collective().connect(mesh::operations(sharded, None), bytes)?;
+            return Ok(backend);
         }
         let ranks = Ranks::new(&*world.collective, config.settings.collectives.deadline);
         let placed = Placed::new(shape, &ranks.gather(&world.placement.node)?);
-        let groups = placed.open(all.collective())?;
-        Ok(Self { all, shape, grid: Some(Grid { placed, groups }), alone: Single::new() })
+        backend.logged.clear();
+        let groups = placed.open_lines(backend.all.collective(), |plan, line| {
+            line.connect(mesh::operations(sharded, Some(plan.dimension)), bytes)?;
+            let end = nccl_log::written_bytes();
+            backend.logged.push(LoggedGroup { ranks: plan.ranks.clone(), end });
+            Ok(())
+        })?;
+        backend.grid = Some(Grid { placed, groups });
+        Ok(backend)
+    }
+
+    /// Returns the groups that NCCL has connected, in the order of its log.
+    pub(super) fn logged(&self) -> &[LoggedGroup] {
+        &self.logged
     }
 
     /// Returns all ranks.
@@ -66,11 +92,6 @@ impl<'world> RankBackend<'world> {
     /// Returns whether NCCL moves the data of devices.
     pub(super) fn is_nccl(&self) -> bool {
         matches!(self.all, AllRanks::Nccl(_))
-    }
-
-    /// Returns whether there is more than one rank in each dimension.
-    pub(super) fn is_grid(&self) -> bool {
-        self.grid.is_some()
     }
 
     /// Returns the ends for training.
@@ -113,8 +134,6 @@ impl<'world> AllRanks<'world> {
             true => Nccl::open_for_groups(of_world, device, settings.deadline)?,
             false => Nccl::open(of_world, device, settings.deadline)?,
         };
-        // The grid, which is opened after this, is connected in the same way.
-        nccl.connect(operations(config), settings.bucket_bytes.min(CONNECT_BYTES_MAX))?;
         Ok(Self::Nccl(Box::new(nccl)))
     }
 
@@ -124,14 +143,5 @@ impl<'world> AllRanks<'world> {
             Self::Alone(single) => single,
             Self::Nccl(nccl) => &**nccl,
         }
-    }
-}
-
-/// Returns the operations of training on buffers of devices.
-fn operations(config: &Config) -> &'static [Operation] {
-    if config.shards_optimizer() {
-        &[Operation::ReduceScatterSum, Operation::AllGather]
-    } else {
-        &[Operation::AllReduceSum]
     }
 }

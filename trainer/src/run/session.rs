@@ -699,8 +699,7 @@ impl<'run> Session<'run> {
             events.note(format!("{text} {path}"));
         }
         let ranks = ranks_with_storage_timeout(self.options, self.world);
-        let is_of_groups = self.backend.is_grid();
-        Some(TransportProbe { log: self.nccl_log, ranks, is_of_groups })
+        Some(TransportProbe { log: self.nccl_log, ranks, groups: self.backend.logged() })
     }
 
     fn telemetry_options(&self, start: &StartClock) -> TelemetryOptions {

@@ -8,7 +8,7 @@ use collectives::transports::PairEnd;
 use launch::bootstrap::World;
 use serde::{Deserialize, Serialize};
 
-use super::nccl_log::NcclLog;
+use super::nccl_log::{LoggedGroup, NcclLog};
 use super::process;
 use super::rank_backend::RankBackend;
 use super::session::open_device;
@@ -31,22 +31,26 @@ pub(super) struct TransportProbe<'run> {
     pub(super) log: &'run NcclLog,
     /// All ranks, with time to read a file.
     pub(super) ranks: Ranks<'run>,
-    /// True if NCCL connects groups of ranks, whose own ranks are in its log.
-    pub(super) is_of_groups: bool,
+    /// Groups of ranks that NCCL has connected: the ranks in its log are theirs.
+    pub(super) groups: &'run [LoggedGroup],
 }
 
-const OF_GROUPS: &str = "NCCL's log has the ranks of each group, not those of all";
+const UNATTRIBUTED: &str = "NCCL's log has later connections, of which it does not name the group";
 
 impl TransportProbe<'_> {
     /// Gathers the evidence of all ranks, in their order.
     pub(super) fn gather(&self) -> Outcome<Vec<Evidence>> {
-        if self.is_of_groups {
-            let gap = Some(OF_GROUPS.to_owned());
-            return self.ranks.gather(&Evidence { ends: Vec::new(), gap });
-        }
-        let (log, gap) = self.log.read();
-        let ends = log.ends_of(self.ranks.rank());
-        let gap = gap.or_else(|| ends.is_empty().then(|| "NCCL's log does not name them".into()));
+        let (log, gap) = self.log.read(self.groups);
+        let own = self.ranks.rank();
+        let groups = self.groups.iter().enumerate();
+        let ends: Vec<_> =
+            groups.flat_map(|(section, group)| log.ends_of(own, section, &group.ranks)).collect();
+        let reasons = [
+            (ends.is_empty(), "NCCL's log does not name them"),
+            (log.has_connections(self.groups.len()), UNATTRIBUTED),
+        ];
+        let reason = reasons.iter().find(|(applies, _)| *applies);
+        let gap = gap.or_else(|| reason.map(|(_, text)| (*text).to_owned()));
         self.ranks.gather(&Evidence { ends, gap })
     }
 }
@@ -90,7 +94,7 @@ pub(crate) fn connect(
     let Some(backend) = backend.ok().filter(|_| failures.iter().all(Option::is_none)) else {
         return Ok(Connected { evidence: Vec::new(), failures, is_closed: false });
     };
-    let evidence = TransportProbe { log, ranks, is_of_groups: backend.is_grid() }.gather()?;
+    let evidence = TransportProbe { log, ranks, groups: backend.logged() }.gather()?;
     let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
     Ok(Connected { evidence, failures, is_closed: process::warn_unless_closed(closed) })
 }

@@ -343,8 +343,10 @@ impl Trainer<'_> {
         let step = self.state.progress.step + 1;
         self.clock.progress().begin(step);
         self.injector.begin(step);
-        if self.injector.corrupts() {
+        if self.injector.any_rank_corrupts() {
             self.synchronize_weights()?;
+        }
+        if self.injector.corrupts() {
             self.state.corrupt(&self.device)?;
         }
         let result = body(self)?;
@@ -383,7 +385,7 @@ impl Trainer<'_> {
     }
 
     /// Waits until all weights have been gathered. Call it before weights are read outside of a
-    /// step.
+    /// step. Collective: it starts gathers that nothing has needed yet.
     pub(crate) fn synchronize_weights(&mut self) -> Outcome<()> {
         let Self { state, dimensions, clock, tallies, .. } = self;
         Ok(state.synchronize(Waits { tallies, clock, dimensions: *dimensions })?)

@@ -33,6 +33,10 @@ pub(crate) struct ShardedWeights<'world, E: Element> {
     /// This rank's shard of every bucket, gathered among its replicas after the update.
     shards: Incoming<'world, E>,
     has_replicas: bool,
+    /// Buckets whose shards this rank has updated and not begun to gather among its replicas. These
+    /// gathers start in the order in which windows need them, so that no window waits behind those
+    /// of all buckets.
+    unshared: Vec<bool>,
     /// Windows, gathered in the shard group.
     windows: Incoming<'world, E>,
     plan: Arc<WeightWindows>,
@@ -77,6 +81,7 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
             device: stored.device(),
             shards: Incoming::new(data.collective, shards),
             has_replicas: shard.owner.replicas > 1,
+            unshared: vec![false; shard.buckets.len()],
             windows: Incoming::new(shard_group.collective, windows),
             plan,
             resident: vec![None; shard.buckets.len()],
@@ -92,24 +97,49 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
     }
 
     /// Returns a range of the stored weights.
+    ///
+    /// # Panics
+    /// Panics if some of it is still to be gathered among replicas.
     pub(super) fn stored(&self, range: Range<usize>) -> View<'_, E> {
+        self.require_shared(&range);
         self.shards.get(range)
     }
 
     /// Returns a range of the stored weights, to be written. Windows have the former ones until
     /// they are [discarded](Self::discard).
+    ///
+    /// # Panics
+    /// As of [`stored`](Self::stored).
     pub(super) fn stored_mut(&mut self, range: Range<usize>) -> ViewMut<'_, E> {
+        self.require_shared(&range);
         self.shards.get_mut(range)
     }
 
-    /// Returns whether any weights are in flight.
-    pub(super) fn is_any_in_flight(&self) -> bool {
-        let all = |weights: &Incoming<'_, E>| weights.is_in_flight(&(0..weights.len()));
-        all(&self.shards) || all(&self.windows)
+    fn require_shared(&self, range: &Range<usize>) {
+        let first = self.buckets.partition_point(|bucket| bucket.stored.end <= range.start);
+        let buckets = self.buckets[first..].iter().zip(&self.unshared[first..]);
+        let mut buckets = buckets
+            .take_while(|(bucket, _)| bucket.stored.start < range.end)
+            .filter(|(_, is_unshared)| **is_unshared);
+        assert!(buckets.next().is_none(), "some of {range:?} is not gathered among replicas");
     }
 
-    /// Waits until no weights are in flight.
+    /// Returns whether any weights are in flight, or are to be.
+    pub(super) fn is_any_in_flight(&self) -> bool {
+        let all = |weights: &Incoming<'_, E>| weights.is_in_flight(&(0..weights.len()));
+        self.unshared.contains(&true) || all(&self.shards) || all(&self.windows)
+    }
+
+    /// Returns the number of buckets whose gather among replicas has not started.
+    #[cfg(test)]
+    pub(super) fn unshared(&self) -> usize {
+        self.unshared.iter().filter(|is_unshared| **is_unshared).count()
+    }
+
+    /// Waits until no weights are in flight. Collective after an update, whose weights it shares.
     pub(super) fn wait_for_all(&mut self, waits: Waits<'_, '_>) -> Result<(), collectives::Error> {
+        let plan = Arc::clone(&self.plan);
+        plan.uses[..plan.forward].iter().try_for_each(|it| self.start_sharing(it.bucket))?;
         let Self { shards, windows, .. } = self;
         waits.wait(Moved::Weights, shards, &(0..shards.len()))?;
         waits.wait(Moved::Windows, windows, &(0..windows.len()))
@@ -122,18 +152,24 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         self.position = None;
     }
 
-    /// Shares this rank's part of a bucket, which it has updated, with its replicas; where there
-    /// are none, starts to gather the bucket if it is among the first that are read.
+    /// Takes a bucket that this rank has updated. If it is among the first that are read, starts to
+    /// gather it: among replicas if there are any, or else into its window.
     pub(super) fn share(&mut self, bucket: usize) -> Result<(), Error> {
-        if self.has_replicas {
-            let stored = self.buckets[bucket].stored.clone();
-            return self.shards.start(Operation::AllGather, stored).map_err(exchange);
-        }
+        self.unshared[bucket] = self.has_replicas;
         let plan = Arc::clone(&self.plan);
         let mut first = plan.resident(0, plan.forward, false);
         match first.find(|first| first.bucket == bucket) {
+            Some(_) if self.has_replicas => self.start_sharing(bucket).map_err(exchange),
             Some(first) => self.gather(first),
             None => Ok(()),
+        }
+    }
+
+    /// Starts to gather this rank's shard of a bucket among its replicas, unless that has started.
+    fn start_sharing(&mut self, bucket: usize) -> Result<(), collectives::Error> {
+        match std::mem::take(&mut self.unshared[bucket]) {
+            true => self.shards.start(Operation::AllGather, self.buckets[bucket].stored.clone()),
+            false => Ok(()),
         }
     }
 
@@ -191,10 +227,15 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         }
         for next in resident() {
             if self.resident[next.bucket].is_none() {
+                self.start_sharing(next.bucket).map_err(exchange)?;
                 let stored = &self.buckets[next.bucket].stored;
                 waits.wait(Moved::Weights, &mut self.shards, stored).map_err(exchange)?;
                 self.gather(next)?;
             }
+        }
+        // One ahead of the windows, so that the next does not wait for it.
+        for later in plan.resident(position + 1, end, follows) {
+            self.start_sharing(later.bucket).map_err(exchange)?;
         }
         Ok(position)
     }

@@ -40,7 +40,7 @@ pub(crate) enum EngineWeights<'world, E: Element> {
     /// All of them, flat.
     Whole(Incoming<'world, E>),
     /// Those of this rank's shard, and windows of others.
-    Sharded(ShardedWeights<'world, E>),
+    Sharded(Box<ShardedWeights<'world, E>>),
 }
 
 impl<'world> ModelWeights<'world> {
@@ -153,7 +153,8 @@ impl<'world, E: Element> EngineWeights<'world, E> {
         allocator: &Allocator,
     ) -> Result<Self, collectives::Error> {
         if let Some(windows) = windows {
-            return ShardedWeights::new(shard, windows, dimensions, allocator).map(Self::Sharded);
+            let weights = ShardedWeights::new(shard, windows, dimensions, allocator)?;
+            return Ok(Self::Sharded(Box::new(weights)));
         }
         let owners = dimensions.owners;
         let buffer = if shard.is_sharded() {

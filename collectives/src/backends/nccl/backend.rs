@@ -1,7 +1,7 @@
 //! The backend: operations on a device's memory go to NCCL, all others to the host's backend.
 #![allow(unsafe_code)]
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::cuda::{Cuda, Libraries, Required};
@@ -21,8 +21,8 @@ use crate::{
 /// Group of ranks, each with a CUDA device.
 ///
 /// Sums, gathers, broadcasts and messages in the memory of devices are NCCL's, on the data channel.
-/// They run on a stream of their own, after the work that the compute stream had before. Everything else
-/// (control messages, buffers of the host) is the host's backend's.
+/// They run on a stream of their own, after the work that the compute stream had before. Everything
+/// else (control messages, buffers of the host) is the host's backend's.
 ///
 /// All groups of a rank share this stream, in which operations have the order of their submission.
 /// Operations on devices must have the same order on all ranks, also between groups: one thread per
@@ -32,7 +32,7 @@ use crate::{
 /// NCCL adds in an order of its own choice, which does not depend on timing.
 ///
 /// The first operation of a kind may block while NCCL connects the ranks: see
-/// [`connect`](Self::connect).
+/// [`connect`](Collective::connect).
 ///
 /// After a failure in any group all communicators are aborted, and the host's backend may be dead
 /// as well. Then the outcome of no operation is known any more, also not of those that were
@@ -44,16 +44,8 @@ pub struct Nccl {
     /// The group's index in the queue.
     index: u16,
     library: Arc<str>,
-    first: Arc<RwLock<First>>,
     /// This is what was opened first, and not one of its groups.
     is_world: bool,
-}
-
-/// Operations that connect the ranks of every group.
-#[derive(Debug, Default)]
-struct First {
-    operations: Vec<Operation>,
-    bytes: usize,
 }
 
 impl Nccl {
@@ -97,66 +89,25 @@ impl Nccl {
         let queue = Arc::new(DeviceQueue::new(device, timeout, rank)?);
         let group = Arc::new(group(control, &queue)?);
         let index = queue.add_group(group.clone());
-        Ok(Self { queue, group, index, library, first: Arc::default(), is_world: true })
+        Ok(Self { queue, group, index, library, is_world: true })
     }
 
-    /// This rank's end of a group, connected as [`connect`](Self::connect) connected this one.
+    /// This rank's end of a group.
     fn open_group(
         &self,
         open: impl FnOnce(&DeviceQueue) -> Result<Group, Error>,
     ) -> Result<Self, Error> {
-        let Self { queue, library, first, .. } = self;
+        let Self { queue, library, .. } = self;
         let alive = queue.require_alive(&queue.lock());
         alive?;
         let group = Arc::new(open(queue)?);
-        let end = Self {
+        Ok(Self {
             queue: queue.clone(),
             index: queue.add_group(group.clone()),
             group,
             library: library.clone(),
-            first: first.clone(),
             is_world: false,
-        };
-        let First { operations, bytes } = &*first.read().unwrap_or_else(PoisonError::into_inner);
-        end.run_first(operations, *bytes)?;
-        Ok(end)
-    }
-
-    /// Runs operations once, on so much memory, which is freed again; and so in every group that is
-    /// opened after this. NCCL connects the ranks, and allocates memory, when it first runs an
-    /// operation of a kind and size: after this, what the device has free is known, and no later
-    /// connection waits for an operation in flight. All ranks call it at the same time.
-    ///
-    /// # Errors
-    /// [`Error::Start`] when NCCL cannot; [`Error::Deadline`] and [`Error::PeerLost`] as any
-    /// operation.
-    pub fn connect(&self, operations: &[Operation], bytes: usize) -> Result<(), Error> {
-        let first = First { operations: operations.to_vec(), bytes };
-        *self.first.write().unwrap_or_else(PoisonError::into_inner) = first;
-        self.run_first(operations, bytes)
-    }
-
-    fn run_first(&self, operations: &[Operation], bytes: usize) -> Result<(), Error> {
-        if operations.is_empty() || self.group.route.lines().next().is_none() {
-            return Ok(());
-        }
-        let allocator = Allocator::cuda(&self.queue.device);
-        let part_len = bytes.div_ceil(self.world() * size_of::<f32>());
-        let memory = allocator.zeros::<f32>(part_len * self.world());
-        allocator.outcome().map_err(opening::start)?;
-        let all = 0..memory.len();
-        let mut memory = Incoming::new(self, memory);
-        for &operation in operations {
-            let deadline = Instant::now() + self.queue.timeout;
-            let started = memory.start(operation, all.clone());
-            let joined = started.and_then(|()| memory.wait(&all, deadline, |_| {}));
-            let settled = joined.and_then(|()| self.settle(self.queue.timeout, &mut |_| {}));
-            settled.map_err(|error| match error {
-                Error::Nccl { .. } => opening::start(error),
-                error => error,
-            })?;
-        }
-        Ok(())
+        })
     }
 
     /// Closes the communicators of all groups in order, when all ranks do. Dropping this without
@@ -281,6 +232,32 @@ unsafe impl Collective for Nccl {
 
     fn register(&self, buffer: RawBuffer, keeper: Keeper) {
         self.queue.register(self.group.route, buffer, &keeper);
+    }
+
+    /// NCCL connects the ranks, and allocates memory, when it first runs an operation of a kind and
+    /// size: after this, what the device has free is known, and no later connection waits for an
+    /// operation in flight.
+    fn connect(&self, operations: &[Operation], bytes: usize) -> Result<(), Error> {
+        if operations.is_empty() {
+            return Ok(());
+        }
+        let allocator = Allocator::cuda(&self.queue.device);
+        let part_len = bytes.div_ceil(self.world() * size_of::<f32>());
+        let memory = allocator.zeros::<f32>(part_len * self.world());
+        allocator.outcome().map_err(opening::start)?;
+        let all = 0..memory.len();
+        let mut memory = Incoming::new(self, memory);
+        for &operation in operations {
+            let deadline = Instant::now() + self.queue.timeout;
+            let started = memory.start(operation, all.clone());
+            let joined = started.and_then(|()| memory.wait(&all, deadline, |_| {}));
+            let settled = joined.and_then(|()| self.settle(self.queue.timeout, &mut |_| {}));
+            settled.map_err(|error| match error {
+                Error::Nccl { .. } => opening::start(error),
+                error => error,
+            })?;
+        }
+        Ok(())
     }
 
     fn timeout(&self) -> Duration {

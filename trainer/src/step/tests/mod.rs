@@ -21,7 +21,7 @@ use watched::Watched;
 use super::build::engine;
 use super::frozen::Lent;
 use super::shard::{Owner, Shard};
-use super::weights::ModelWeights;
+use super::weights::{EngineWeights, ModelWeights};
 use super::*;
 use crate::checkpoints::state_map;
 use crate::config::{Config, Sharded};

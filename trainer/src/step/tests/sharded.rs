@@ -239,6 +239,38 @@ impl Model for Broken {
 }
 
 /// The first of several micro-batches is not finite on one rank.
+/// The update must not fill the way between replicas with what windows need much later: the first
+/// window would wait behind it.
+#[test]
+fn replicas_gather_weights_in_the_order_and_the_time_in_which_windows_need_them() {
+    for ahead in [1, 3] {
+        let ahead_text = format!("parallel.gather_ahead={ahead}");
+        let settings = [
+            "precision.compute=f32",
+            "collectives.bucket_bytes=4096",
+            "model.layers=6",
+            &ahead_text,
+        ];
+        let config = config("smoke", &[&LAYOUTS[4], &settings[..]].concat());
+        on_ranks(RANKS, |rank| {
+            on_mesh(&config, rank, |trainer| {
+                let unshared = |trainer: &Trainer<'_>| match &trainer.state.weights {
+                    ModelWeights::F32(EngineWeights::Sharded(weights)) => weights.unshared(),
+                    other => panic!("{other:?}"),
+                };
+                trainer.step(Requests::default).unwrap();
+                let buckets = trainer.state.shard.buckets.len();
+                assert!(buckets > ahead + 2, "{buckets} buckets");
+                assert_eq!(unshared(trainer), buckets - (ahead + 1), "{ahead} ahead");
+                assert!(trainer.state.weights.is_any_in_flight());
+                trainer.synchronize_weights().unwrap();
+                assert_eq!(unshared(trainer), 0);
+                assert!(!trainer.state.weights.is_any_in_flight());
+            });
+        });
+    }
+}
+
 #[test]
 fn a_gradient_that_is_not_finite_names_its_rank_where_gradients_are_sharded() {
     for sharded in ["gradients", "weights"] {
