@@ -1,5 +1,7 @@
 //! Tallies of a rank's communication, by what is moved.
 
+use std::time::Instant;
+
 use collectives::{Interval, Operation, Settled, Timing};
 use record::{BucketRecord, DimensionTraffic};
 
@@ -29,6 +31,8 @@ pub(crate) struct Tallies {
     in_flight: Intervals,
     /// Times in which the rank waited for any of them.
     waits: Intervals,
+    /// End of the last wait since which the host has not computed.
+    pub(crate) waited_until: Option<Instant>,
     /// False while communication is of no step.
     counts: bool,
 }
@@ -51,6 +55,7 @@ impl Tallies {
             has_windows,
             in_flight: Intervals::default(),
             waits: Intervals::default(),
+            waited_until: None,
             counts: true,
         }
     }
@@ -153,7 +158,7 @@ impl Tallies {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use collectives::Single;
 
