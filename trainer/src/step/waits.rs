@@ -43,25 +43,15 @@ impl Waits<'_, '_> {
         }
         let phase = self.stop();
         let has_stopped = phase == Phase::CommExposed;
-        let mut started = if has_stopped { self.stopped_since() } else { Instant::now() };
+        let mut started = if has_stopped { self.clock.since() } else { Instant::now() };
         let report = |timing| {
             let ended = Instant::now();
             self.tallies.borrow_mut().add(moved, timing, Interval { started, ended });
             started = ended;
         };
         buffer.wait(range, self.dimensions.owners.deadline(), report)?;
-        if has_stopped {
-            self.tallies.borrow_mut().waited_until = Some(started);
-        } else {
-            self.clock.enter(phase);
-        }
+        self.clock.enter(phase);
         Ok(())
-    }
-
-    /// Returns since when the rank has computed nothing and waited for no operation that is over.
-    fn stopped_since(self) -> Instant {
-        let since = self.clock.since();
-        self.tallies.borrow().waited_until.map_or(since, |until| until.max(since))
     }
 
     /// Waits until the device, if one computes, has received all data that was waited for: with a

@@ -1,7 +1,5 @@
 //! Tallies of a rank's communication, by what is moved.
 
-use std::time::Instant;
-
 use collectives::{Interval, Operation, Settled, Timing};
 use record::{BucketRecord, DimensionTraffic};
 
@@ -31,8 +29,6 @@ pub(crate) struct Tallies {
     in_flight: Intervals,
     /// Times in which the rank waited for any of them.
     waits: Intervals,
-    /// End of the last wait since which the host has not computed.
-    pub(crate) waited_until: Option<Instant>,
     /// False while communication is of no step.
     counts: bool,
 }
@@ -55,7 +51,6 @@ impl Tallies {
             has_windows,
             in_flight: Intervals::default(),
             waits: Intervals::default(),
-            waited_until: None,
             counts: true,
         }
     }
@@ -158,7 +153,7 @@ impl Tallies {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use collectives::Single;
 
