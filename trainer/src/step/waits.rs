@@ -44,13 +44,17 @@ impl Waits<'_, '_> {
         let phase = self.stop();
         let has_stopped = phase == Phase::CommExposed;
         let mut started = if has_stopped { self.clock.since() } else { Instant::now() };
+        let mut last_ended = None;
         let report = |timing| {
             let ended = Instant::now();
             self.tallies.borrow_mut().add(moved, timing, Interval { started, ended });
             started = ended;
+            last_ended = Some(ended);
         };
         buffer.wait(range, self.dimensions.owners.deadline(), report)?;
-        self.clock.enter(phase);
+        // The next wait of a rank that has stopped begins where this one has ended: what is in
+        // flight in a gap between them would be hidden.
+        self.clock.enter_at(phase, last_ended.unwrap_or_else(Instant::now));
         Ok(())
     }
 

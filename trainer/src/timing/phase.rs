@@ -118,7 +118,7 @@ impl PhaseClock {
         self.running = false;
     }
 
-    /// Enters a phase; entering the current phase has no effect.
+    /// Enters a phase. Entering the current phase only moves the time since which it lasts.
     pub fn enter(&self, phase: Phase) {
         self.enter_at(phase, Instant::now());
     }
@@ -153,7 +153,8 @@ impl PhaseClock {
         self.device.as_mut()?.get_mut().last()
     }
 
-    fn enter_at(&self, phase: Phase, now: Instant) {
+    /// Enters a phase at an instant that is not before the last one.
+    pub(crate) fn enter_at(&self, phase: Phase, now: Instant) {
         let since = self.since.get();
         if self.running {
             let mut spent_ns = self.spent_ns.get();

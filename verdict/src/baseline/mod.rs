@@ -136,7 +136,9 @@ impl Baselines {
         Ok(entries.filter(|entry| entry.is_folder).map(|entry| entry.name).collect())
     }
 
-    /// Reads all records of a key, in the order in which their runs started.
+    /// Reads all records of a key, in the order in which their runs started. Those that an earlier
+    /// version stored under this key, and that have another one today, are left out: their runs did
+    /// other work.
     ///
     /// # Errors
     /// When a record cannot be read, or one that was promoted or copied is gone.
@@ -153,8 +155,11 @@ impl Baselines {
                 (None, Some(copied)) => copied.records.contains(&name),
                 (None, None) => true,
             };
-            kept.push(StoredRecord { is_promoted: is_named && record.is_measured(), record, path });
             found.insert(name);
+            if Key::of(&record) == *key {
+                let is_promoted = is_named && record.is_measured();
+                kept.push(StoredRecord { is_promoted, record, path });
+            }
         }
         let of_copies =
             copied.map(|it| it.records.into_iter().chain(it.oldest_of_machines).collect());
