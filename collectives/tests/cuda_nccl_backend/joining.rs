@@ -263,17 +263,21 @@ fn any_number_of_operations_may_have_been_joined() {
     in_own_process(test, 0, || {
         on_ranks(*worlds().end(), |Rank { nccl, device }| {
             let count = 2 * OUTSTANDING_MAX + 3;
-            let mut buffer = Incoming::new(&nccl, on_device(&device, &vec![1.0; count]));
+            let mut buffer = Incoming::new(&nccl, on_device(&device, &vec![1.0; 2 * count]));
+            // Of one element and two in turn.
+            let range = |index: usize| 2 * index..2 * index + 1 + index % 2;
             for index in 0..count {
-                buffer.start(Operation::AllReduceSum, index..index + 1).unwrap();
-                buffer.wait(&(index..index + 1), soon(), |_| ()).unwrap();
+                buffer.start(Operation::AllReduceSum, range(index)).unwrap();
+                buffer.wait(&range(index), soon(), |_| ()).unwrap();
             }
-            let settled = settle(&nccl);
-            assert_eq!(settled.len(), count);
-            let starts = settled.iter().map(|settled| settled.timing.started);
-            assert!(starts.is_sorted(), "in the order in which they were joined");
-            let sums = read(&device, buffer.get(0..count));
-            assert_eq!(sums, vec![nccl.world() as f32; count]);
+            let settled = settle(&nccl).into_iter().map(|settled| settled.timing.bytes);
+            let expected = (0..count).map(|index| 4 * range(index).len());
+            assert!(settled.eq(expected), "in the order in which they were joined");
+            let sums = read(&device, buffer.get(0..2 * count));
+            let is_summed = |index: usize| range(index / 2).contains(&index);
+            let world = nccl.world() as f32;
+            let expected = |index| if is_summed(index) { world } else { 1.0 };
+            assert!(sums.into_iter().eq((0..2 * count).map(expected)));
             assert!(settle(&nccl).is_empty(), "once");
         });
     });
