@@ -307,6 +307,38 @@ fn a_copy_that_cannot_be_written_fails_the_save_on_all_ranks() {
     assert_eq!(cluster.resume(&[0, 1])[0].step, 10);
 }
 
+/// Removes a file as soon as its rank has written everything.
+struct Removes(Option<PathBuf>);
+
+impl Failpoints for Removes {
+    fn hit(&self, failpoint: Failpoint) {
+        if let (Failpoint::IndexBeforeVote, Some(path)) = (failpoint, &self.0) {
+            fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_before_it_is_copied_fails_the_save_and_no_other() {
+    let cluster = Cluster::new(2, false);
+    on_ranks(2, |peers| {
+        let root = cluster.nvme(peers.rank());
+        let store = Arc::new(open_node(root));
+        let mut saver = rank_saver(&store, &[0, 1], peers);
+        let file = root.join("s000000010-a0001-00000001/d00/r00001-000.safetensors");
+        let removes = Removes((peers.rank() == 1).then_some(file));
+        saver::start(&mut saver, 10, peers, no_veto(), removes);
+        let error = saver.finish(peers, &mut |_| ()).unwrap_err();
+        let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
+        assert_eq!((failures.len(), failures[0].rank), (1, 1), "{failures:?}");
+        // Rank 0 had read what it would have sent: its staging memory is whole again.
+        for step in [20, 30] {
+            saver::start(&mut saver, step, peers, no_veto(), NoFailpoints);
+            assert_eq!(saver.finish(peers, &mut |_| ()).unwrap().unwrap().step, step);
+        }
+    });
+}
+
 /// Hangs at a failpoint of the copy, as a disk may.
 struct HungCopy(Hung);
 
