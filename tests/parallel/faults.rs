@@ -25,27 +25,25 @@ fn arguments(layout: Layout, folder: &Folder, fault: &str) -> Vec<String> {
     own.map(str::to_owned).into_iter().chain(layout.flags()).chain(several).collect()
 }
 
-/// End of a rank's name in errors, after its host: its place in two dimensions. In one dimension
-/// its number is its place.
-fn place(rank: usize, layout: Layout) -> String {
-    let Layout { data, shard, .. } = layout;
-    match [data, shard] {
-        [_, 1] | [1, _] => ")".to_owned(),
-        _ => format!(", data {}, shard {})", rank / shard, rank % shard),
-    }
-}
-
-/// Fails unless the record says why the run ended, as stderr does.
+/// Fails unless the record says why the run ended, as stderr does: with the rank's host and, in two
+/// dimensions, its place. In one dimension its number is its place.
 #[track_caller]
-fn assert_names(folder: &Folder, finished: &Finished, rank: usize, name: &str) {
+fn assert_names(folder: &Folder, finished: &Finished, rank: usize, layout: Layout, why: &str) {
+    let Layout { data, shard, .. } = layout;
+    let place = match [data, shard] {
+        [_, 1] | [1, _] => String::new(),
+        _ => format!(", data {}, shard {}", rank / shard, rank % shard),
+    };
     let record = folder.record();
     let reason = &record["reason"];
     assert_eq!(record["exit_code"], 5, "{reason:#}");
     assert_eq!(reason["rank"], rank, "{reason:#}");
-    assert!(reason["text"].as_str().unwrap().contains(name), "{reason:#}");
-    assert!(finished.stderr.contains(name), "no {name:?} in {finished:?}");
+    let name = format!("rank {rank} ({}{place}){why}", reason["host"].as_str().unwrap());
+    assert!(reason["text"].as_str().unwrap().contains(&name), "no {name:?} in {reason:#}");
+    assert!(finished.stderr.contains(&name), "no {name:?} in {finished:?}");
     let report = support::run(&["report", &folder.text()]).stdout;
-    assert!(report.contains(&format!("rank {rank} (")), "{report}");
+    let in_report = format!("rank {rank} ({}", place.trim_start_matches(", "));
+    assert!(report.contains(&in_report), "no {in_report:?} in {report}");
 }
 
 /// Fails if a process of a run remains. A launcher may end shortly before a process that it killed.
@@ -72,7 +70,7 @@ fn a_killed_rank_is_named_with_its_place_by_its_peers() {
         let each = on_each_rank(RANKS, &arguments, &[]);
         assert_eq!(each.codes, "137\n5\n5\n5\n", "{layout}: {:?}", each.finished);
         assert!(start.elapsed() < Duration::from_secs(60), "{layout}: {:?}", start.elapsed());
-        assert_names(&folder, &each.finished, 3, &place(3, layout));
+        assert_names(&folder, &each.finished, 3, layout, "");
         assert_all_gone(&folder);
     }
 }
@@ -85,7 +83,7 @@ fn assert_named(fault: &str, rank: usize, why: &str) {
         let arguments = arguments(layout, &folder, &format!("{fault}@step=5,rank={rank}"));
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let ended = finish(mpirun(RANKS, &arguments)).expect(5);
-        assert_names(&folder, &ended, rank, &format!("{}: {why}", place(rank, layout)));
+        assert_names(&folder, &ended, rank, layout, &format!(": {why}"));
         assert_all_gone(&folder);
     }
 }

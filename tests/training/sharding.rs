@@ -62,11 +62,11 @@ fn assert_gathers_are_reported(whole: &Folder, sharded: &Folder) {
 }
 
 /// A run resumes from any checkpoint with any number of ranks, sharded or not, because checkpoints
-/// hold the same state.
+/// hold the same state. From any layout to any other: `parallel`.
 #[test]
 fn checkpoints_do_not_depend_on_sharding() {
     for case in CASES {
-        let changes = [([2, 1], [true, false]), ([1, 2], [false, true]), ([4, 3], [true, true])];
+        let changes = [([2, 1], [true, false]), ([4, 3], [true, true])];
         for ([before, after], sharded) in changes {
             let run = |sharded: [bool; 2]| {
                 let folder = Folder::new();
