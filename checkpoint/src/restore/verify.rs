@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::open_checkpoint::OpenCheckpoint;
 use super::shard_reader::ShardReader;
 use crate::error::{Error, Result};
-use crate::format::index::ShardEntry;
-use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
+use crate::format::index::{ShardEntry, rejected_index_file};
+use crate::format::manifest::{MANIFEST, REJECTED};
 use crate::format::name::CheckpointName;
 use crate::store::{Status, Store};
 
@@ -26,7 +26,8 @@ pub struct VerifyReport {
     pub problems: Vec<Error>,
     /// Reads that arrived damaged and were right when repeated: each is worth a warning.
     pub warnings: Vec<String>,
-    /// Set if an earlier restore has rejected it here: see [`Store::reinstate`].
+    /// Set if an earlier restore has rejected it here, or the files of some ranks of it: see
+    /// [`Store::reinstate`].
     pub is_rejected: bool,
 }
 
@@ -59,26 +60,6 @@ impl Store {
         report.warnings = self.take_read_warnings();
         Ok(report)
     }
-
-    /// Makes a checkpoint count again that a restore has rejected on this tier. For one in which
-    /// [`Store::verify`] finds no problem: what was damaged may have been its way to the reader.
-    ///
-    /// # Errors
-    /// [`Error::NoCheckpoint`] when no rejected one of this name is here, or retention is removing
-    /// it; [`Error::Io`] when the tier fails.
-    pub fn reinstate(&self, checkpoint: &str) -> Result<()> {
-        let name = self.parse_name(checkpoint)?;
-        if self.status(&name) != Status::Rejected {
-            return Err(self.no_checkpoint(checkpoint));
-        }
-        self.copy_manifest(&name, REJECTED, MANIFEST)?;
-        // Who removes it writes the tombstone first and deletes all manifests after that.
-        if self.tier().exists(&name.key(TOMBSTONE))? {
-            self.tier().delete(&name.key(MANIFEST))?;
-            return Err(self.no_checkpoint(checkpoint));
-        }
-        Ok(self.tier().delete(&name.key(REJECTED))?)
-    }
 }
 
 impl VerifyReport {
@@ -89,9 +70,19 @@ impl VerifyReport {
     fn check(&mut self, store: &Store, name: &CheckpointName) -> Result<()> {
         let file = if self.is_rejected { REJECTED } else { MANIFEST };
         let manifest = store.read_manifest(name, file)?.value;
-        let mut indexes = Vec::new();
+        let mut read = Vec::new();
         for rank in store.ranks_here(name, &manifest)? {
-            match store.index(name, &manifest, rank) {
+            read.push(store.index(name, &manifest, rank));
+        }
+        for rank in store.rejected_ranks(name, &manifest)? {
+            self.is_rejected = true;
+            let file = rejected_index_file(rank);
+            let index = store.read_index_in(name, &manifest, rank, &file);
+            read.push(index.map(|index| index.value));
+        }
+        let mut indexes = Vec::new();
+        for index in read {
+            match index {
                 Ok(index) => indexes.push(index),
                 Err(error) => self.problems.push(error),
             }

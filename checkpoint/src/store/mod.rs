@@ -1,10 +1,12 @@
 //! Checkpoints of one run on one tier.
 
+mod completion;
 mod description;
 mod identity;
 mod listing;
 mod metadata;
 mod presence;
+mod rejection;
 mod reread;
 
 use std::path::PathBuf;

@@ -163,6 +163,15 @@ impl Candidate {
     }
 }
 
+impl Candidate {
+    /// Returns whether a place is the only one with some of the files, so that the checkpoint could
+    /// not be restored without it.
+    pub fn needs(&self, source: Source) -> bool {
+        let restorable = self.versions.iter().filter(|version| version.missing().is_empty());
+        restorable.flat_map(|version| &version.sources).any(|sources| sources[..] == [source])
+    }
+}
+
 impl Version {
     /// Ranks that saved it.
     pub fn world(&self) -> usize {

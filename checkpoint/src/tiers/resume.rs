@@ -1,5 +1,6 @@
 //! Restoring the newest checkpoint that the tiers together have, from the best copies.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::View;
@@ -9,15 +10,20 @@ use super::survey::Survey;
 use super::trial::{Failure, Filled, Trial, send_manifest};
 use crate::agreement::agree;
 use crate::error::{Error, RankFailure, Rejected, Result};
-use crate::format::manifest::{MANIFEST, REJECTED};
+use crate::format::manifest::REJECTED;
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
 use crate::tensor::PartMut;
+use crate::tier::Scope;
 
 /// Times that ranks send again what has arrived damaged.
 const RESENDS_MAX: usize = 2;
 /// Advice about copies that were marked.
 const VERIFY_HINT: &str = "; `yardstick ckpt verify --checkpoint` reinstates it if it is intact";
+
+/// Advice about copies that were not marked.
+const KEPT_HINT: &str = "; not rejected, as some of its files are only there: keep it until a newer \
+                         checkpoint is on that tier";
 
 /// See [`Tiers::resume`](super::Tiers::resume).
 pub(super) fn resume(
@@ -34,12 +40,14 @@ pub(super) fn resume(
     let mut unusable = Vec::new();
     for mut candidate in candidates {
         match search.try_candidate(&mut candidate)? {
-            Outcome::Restored(mut restored, failures) => {
-                unusable.extend(bad_copies(&candidate, &failures));
-                restored.rejected = rejected;
-                restored.warnings = search.warnings(&candidate, &failures);
-                restored.warnings.extend(search.conclude(&unusable)?);
-                return Ok(Some(*restored));
+            Outcome::Restored(filled, failures) => {
+                let name = parse(&candidate);
+                unusable.extend(search.bad_copies(&candidate, &failures));
+                let own_warnings = search.complete(&name, &filled);
+                let mut warnings = search.warnings(&candidate, &failures);
+                warnings.extend(search.conclude(&unusable, own_warnings)?);
+                let restored = search.restored(&name, *filled);
+                return Ok(Some(Restored { rejected, warnings, ..restored }));
             }
             Outcome::Unusable(failures) => {
                 search.fail_if_transient(&candidate, &failures)?;
@@ -64,9 +72,9 @@ pub(super) fn restore(
     let mut failures = Vec::new();
     for mut candidate in search.candidates() {
         match search.try_candidate(&mut candidate)? {
-            Outcome::Restored(mut restored, _) => {
-                restored.warnings = search.conclude(&[])?;
-                return Ok(*restored);
+            Outcome::Restored(filled, _) => {
+                let warnings = search.conclude(&[], Vec::new())?;
+                return Ok(Restored { warnings, ..search.restored(name, *filled) });
             }
             Outcome::Unusable(found) => failures.extend(found),
         }
@@ -87,7 +95,7 @@ struct Search<'a, 'p> {
 /// Outcome of the tries to restore one checkpoint.
 enum Outcome {
     /// Restored, with the failures of copies that other copies replaced.
-    Restored(Box<Restored>, Vec<Failure>),
+    Restored(Box<Filled>, Vec<Failure>),
     /// No copy is left.
     Unusable(Vec<Failure>),
 }
@@ -96,6 +104,8 @@ enum Outcome {
 struct BadCopy {
     name: CheckpointName,
     source: Source,
+    /// The saved ranks whose files are damaged; `None` if all of it is of no use.
+    damaged: Option<Vec<usize>>,
 }
 
 impl<'a, 'p> Search<'a, 'p> {
@@ -160,10 +170,7 @@ impl<'a, 'p> Search<'a, 'p> {
                     peers: self.peers,
                 };
                 match trial.run(self.parts, &mut self.survey.own)? {
-                    Ok(filled) => {
-                        let restored = Box::new(self.restored(&name, filled));
-                        return Ok(Outcome::Restored(restored, failures));
-                    }
+                    Ok(filled) => return Ok(Outcome::Restored(Box::new(filled), failures)),
                     Err(found) => {
                         exclude(version, &found, &mut resends);
                         failures.extend(found);
@@ -202,7 +209,7 @@ impl<'a, 'p> Search<'a, 'p> {
         Err(Error::OtherRanksFailed { path, failures: rank_failures(&failures) })
     }
 
-    fn restored(&self, name: &CheckpointName, Filled { manifest, bytes }: Filled) -> Restored {
+    fn restored(&self, name: &CheckpointName, Filled { manifest, bytes, .. }: Filled) -> Restored {
         let source = |(view, bytes): (&View<'_>, &super::trial::TierBytes)| SourceBytes {
             tier: view.name.clone(),
             bytes: bytes.read + bytes.received,
@@ -220,6 +227,19 @@ impl<'a, 'p> Search<'a, 'p> {
         }
     }
 
+    /// Commits the restored checkpoint on this rank's node, where that has files of it and a save
+    /// was interrupted before it did: else they would be removed as those of a failed save, and be
+    /// missing when another node is lost. Returns warnings.
+    fn complete(&self, name: &CheckpointName, restored: &Filled) -> Vec<String> {
+        let of_node = self.views.iter().filter(|view| view.store.scope() == Scope::Node);
+        let complete = |view: &View<'_>| {
+            let error = view.store.complete(name, &restored.manifest, &restored.text).err()?;
+            let (tier, rank) = (&view.name, self.peers.rank());
+            Some(format!("tier {tier}: rank {rank}: {name} is not committed here: {error}"))
+        };
+        of_node.filter(|view| view.unusable.is_none()).filter_map(complete).collect()
+    }
+
     /// Warns about the copies of the restored checkpoint that could not be used.
     fn warnings(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<String> {
         let tier = |source: Source| &self.views[source.tier].name;
@@ -232,24 +252,50 @@ impl<'a, 'p> Search<'a, 'p> {
         let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
             let name = &candidate.checkpoint;
             let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
-            if flaw.is_transient { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
+            match flaw.is_transient {
+                true => text,
+                false if self.keeps(candidate, *source) => format!("{text}{KEPT_HINT}"),
+                false => format!("{text}; rejected there{VERIFY_HINT}"),
+            }
         });
         unreachable.chain(refused).chain(copies).collect()
+    }
+
+    /// Copies of a restored checkpoint in which damage was found.
+    fn bad_copies(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<BadCopy> {
+        let mut copies: BTreeMap<Source, Option<Vec<usize>>> = BTreeMap::new();
+        for failure in failures.iter().filter(|failure| !failure.flaw.is_transient) {
+            let damaged = copies.entry(failure.source).or_insert(Some(Vec::new()));
+            match (damaged.as_mut(), failure.saved.clone()) {
+                (Some(ranks), Some(more)) => ranks.extend(more),
+                _ => *damaged = None,
+            }
+        }
+        let name = parse(candidate);
+        let copy = |(source, damaged)| BadCopy { name: name.clone(), source, damaged };
+        let bad = copies.into_iter().filter(|(source, _)| !self.keeps(candidate, *source));
+        bad.map(copy).collect()
+    }
+
+    /// Returns whether a damaged copy still counts: on a shared tier, which counts as a whole, if
+    /// it has intact files that are nowhere else.
+    fn keeps(&self, candidate: &Candidate, source: Source) -> bool {
+        self.views[source.tier].store.scope() == Scope::Shared && candidate.needs(source)
     }
 
     /// Marks copies that are not usable, once a checkpoint has been restored, each by the rank that
     /// sees it. Where that fails on the only tier, all ranks fail together, as a damaged checkpoint
     /// that still counts would make retention remove a good one; else it is a warning. Returns the
-    /// warnings of all ranks. Collective.
-    fn conclude(&self, copies: &[BadCopy]) -> Result<Vec<String>> {
-        let mut warnings = self.read_warnings();
+    /// warnings of all ranks, given those of this one. Collective.
+    fn conclude(&self, copies: &[BadCopy], mut warnings: Vec<String>) -> Result<Vec<String>> {
+        warnings.extend(self.read_warnings());
         let mut first = None;
-        for BadCopy { name, source } in copies {
+        for BadCopy { name, source, damaged } in copies {
             if source.owner() != self.peers.rank() {
                 continue;
             }
             let store = self.views[source.tier].store;
-            match store.rename_manifest(name, MANIFEST, REJECTED) {
+            match store.reject(name, damaged.as_deref()) {
                 Err(error) if !error.is_absence() => {
                     warnings.push(error.to_string());
                     first.get_or_insert(error);
@@ -325,17 +371,6 @@ fn rank_failures(failures: &[Failure]) -> Vec<RankFailure> {
 /// Returns all copies of a checkpoint, of which no part is of use any more.
 fn all_copies(candidate: &Candidate) -> impl Iterator<Item = BadCopy> {
     let name = parse(candidate);
-    candidate.holders.iter().map(move |&source| BadCopy { name: name.clone(), source })
-}
-
-/// Copies of a restored checkpoint in which damage was found.
-fn bad_copies(candidate: &Candidate, failures: &[Failure]) -> Vec<BadCopy> {
-    let mut sources: Vec<_> = failures
-        .iter()
-        .filter(|failure| !failure.flaw.is_transient)
-        .map(|failure| failure.source)
-        .collect();
-    sources.sort_unstable();
-    sources.dedup();
-    sources.into_iter().map(|source| BadCopy { name: parse(candidate), source }).collect()
+    let holders = candidate.holders.iter();
+    holders.map(move |&source| BadCopy { name: name.clone(), source, damaged: None })
 }

@@ -51,6 +51,8 @@ pub(super) type Tried<T> = std::result::Result<T, Vec<Failure>>;
 /// A restored checkpoint.
 pub(super) struct Filled {
     pub(super) manifest: Manifest,
+    /// The manifest as it was read.
+    pub(super) text: String,
     pub(super) bytes: Vec<TierBytes>,
 }
 
@@ -127,7 +129,7 @@ impl Trial<'_> {
                 return Ok(Err(failures));
             }
         }
-        Ok(Ok(Filled { manifest, bytes }))
+        Ok(Ok(Filled { manifest, text, bytes }))
     }
 
     /// Gathers the results of all ranks, or all of their failures.

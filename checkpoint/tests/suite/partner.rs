@@ -132,7 +132,9 @@ fn all_bytes() -> usize {
 }
 
 fn damage(root: &Path, name: &str, rank: usize) {
-    let path = root.join(name).join(format!("d00/r{rank:05}-000.safetensors"));
+    let path = root
+        .join(name)
+        .join(format!("d{:02}/r{rank:05}-000.safetensors", rank / SMALL.ranks_per_folder));
     let mut bytes = fs::read(&path).unwrap();
     bytes[4100] ^= 4;
     fs::write(path, bytes).unwrap();
@@ -156,6 +158,67 @@ fn a_damaged_file_is_read_from_the_other_copy_and_two_are_too_many() {
     cluster.replace(1);
     let restored = cluster.resume(&[0, 1]);
     assert_eq!((restored[0].step, restored[0].rejected.len()), (10, 1), "an older one is whole");
+}
+
+/// The other files on the disk of a damaged one may be the only intact ones of their ranks.
+#[test]
+fn a_damaged_file_takes_no_intact_one_with_it() {
+    let placement: Placement<'_> = &[0, 1, 2];
+    let mut cluster = Cluster::new(3, false);
+    save(&cluster, placement, 10);
+    let name = save(&cluster, placement, 20);
+    for rank in 0..3 {
+        damage(cluster.nvme(rank), &name, rank); // each rank's own file, not its copy
+    }
+    let restored = cluster.resume(placement);
+    assert_eq!((restored[0].step, restored[0].warnings.len()), (20, 3));
+    for again in 0..2 {
+        let restored = cluster.resume(placement);
+        assert_eq!((restored[0].step, &restored[0].warnings[..]), (20, &[][..]), "{again}");
+    }
+    let store = open_node(cluster.nvme(0));
+    assert_eq!(store.presence(&name).unwrap().ranks, 1, "the copy for another rank counts");
+    assert_eq!(store.apply_retention(1, 1, &NoFailpoints).warnings, [""; 0]);
+    let report = store.verify(&name).unwrap();
+    assert!(report.is_rejected && report.problems.len() == 1, "{report:?}");
+
+    damage(cluster.nvme(0), &name, 0); // the same bit: it is right again
+    let report = store.verify(&name).unwrap();
+    assert!(report.is_rejected && report.problems.is_empty(), "{report:?}");
+    store.reinstate(&name).unwrap();
+    assert!(!store.verify(&name).unwrap().is_rejected);
+    assert_eq!(store.presence(&name).unwrap().ranks, 2);
+    cluster.replace(partner(placement, 0).keeper);
+    let restored = cluster.resume(placement);
+    assert_eq!(
+        (restored[0].step, restored[0].warnings.len()),
+        (20, 0),
+        "without the copy of rank 0"
+    );
+}
+
+/// A kill may leave the manifest on some nodes only. Then the files on the others still count.
+#[test]
+fn a_commit_that_was_cut_between_nodes_is_completed() {
+    let placement: Placement<'_> = &[0, 1, 2, 0, 1, 2];
+    for lost in 0..3 {
+        let mut cluster = Cluster::new(3, false);
+        save(&cluster, placement, 10);
+        let name = save(&cluster, placement, 20);
+        fs::remove_file(cluster.nvme(2).join(&name).join("MANIFEST.json")).unwrap();
+        assert_eq!(cluster.resume(placement)[0].step, 20);
+        for node in 0..3 {
+            let store = open_node(cluster.nvme(node));
+            let report = store.apply_retention(2, 1, &NoFailpoints);
+            assert_eq!((report.removed.len(), report.warnings), (1, Vec::new()), "node {node}");
+            assert_eq!(crate::support::names(&store), [&name[..]], "node {node}");
+        }
+        cluster.replace(lost);
+        let restored = cluster.resume(placement).remove(0);
+        assert_eq!((restored.step, restored.warnings), (20, Vec::new()), "node {lost}");
+        let committed: Vec<_> = (0..3).map(|node| node != lost).collect();
+        assert_eq!(cluster.committed(&name), committed);
+    }
 }
 
 /// Network that flips a bit of the n-th byte that a rank sends to another one.
