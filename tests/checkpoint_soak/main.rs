@@ -1,7 +1,8 @@
 //! Random kills and losses of small runs. They save on a tier of each node and a shared one, which
-//! is a folder or an object store that has faults too; or on the disks of two nodes alone, which
-//! keep copies of each other's files, in layouts that shard state. Each is resumed, and at the end
-//! every run has the bits of an undisturbed one, or its losses where attempts add in other orders.
+//! is a folder or an object store that has faults too; or on the disks of two or four nodes alone,
+//! which keep copies of each other's files, in layouts that shard state. Each is resumed, and at
+//! the end every run has the bits of an undisturbed one, or its losses where attempts add in other
+//! orders.
 //!
 //! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints
 //! tables of the outcomes. `YARDSTICK_SOAK_SEED` chooses other faults.
@@ -96,14 +97,16 @@ fn random_kills_of_sharded_layouts_lose_nothing_without_a_farther_tier() {
     let seed = setting("YARDSTICK_SOAK_SEED", 1);
     let mut random = Random::new(seed);
     let mut tally = Tally::default();
-    let undisturbed = Job::with_partners(Layouts::Hybrid);
+    let undisturbed = Job::with_partners(Layouts::Hybrid, 2);
     undisturbed.run_to_its_end(&mut random);
     let expected = undisturbed.result();
     while tally.faults() < faults {
         let layouts = Layouts::ALL[tally.runs % Layouts::ALL.len()];
         let left = FAULTS_PER_RUN.min(faults.div_ceil(3)).min(faults - tally.faults());
-        let result = disturb(Job::with_partners(layouts), left, &mut random, &mut tally);
-        let run = format!("seed {seed}, run {}, {layouts:?}", tally.runs);
+        let ranks_per_node = 1 + tally.runs % 2;
+        let job = Job::with_partners(layouts, ranks_per_node);
+        let result = disturb(job, left, &mut random, &mut tally);
+        let run = format!("seed {seed}, run {}, {layouts:?}, {ranks_per_node} a node", tally.runs);
         if layouts == Layouts::Any {
             assert_eq!(result.losses.len(), expected.losses.len(), "{run}");
             for (expected, found) in expected.losses.iter().zip(&result.losses) {

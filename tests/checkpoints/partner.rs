@@ -4,23 +4,50 @@
 use std::fs;
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Finished, Folder, RunResult, finish, mpirun, mpirun_on_nodes};
 
 /// Two shard groups on two nodes, which share the weights in a group and divide moments and master
 /// weights among all ranks.
-const HYBRID: &[&str] = &["parallel.data=2", "parallel.shard=2", "parallel.sharded=weights"];
+const HYBRID: Layout = Layout {
+    node_of_rank: &[0, 0, 1, 1],
+    settings: &[
+        "parallel.data=2",
+        "parallel.shard=2",
+        "parallel.sharded=weights",
+        "batch.global_sequences=4",
+    ],
+};
 
-const TWO_NODES: &[usize] = &[0, 0, 1, 1];
+/// Three replicas, each on a node. A rank's part of the state takes several rounds of the smallest
+/// staging memory.
+const THREE_NODES: Layout = Layout {
+    node_of_rank: &[0, 1, 2],
+    settings: &[
+        "parallel.sharded=optimizer",
+        "batch.global_sequences=3",
+        "model.layers=3",
+        "model.width=256",
+        "checkpoint.staging_bytes=0B",
+        "checkpoint.background=false",
+    ],
+};
+
+/// Nodes of the ranks, and what they share.
+#[derive(Clone, Copy)]
+struct Layout {
+    node_of_rank: &'static [usize],
+    settings: &'static [&'static str],
+}
 
 /// A job, and the faults of its attempts.
 struct Job {
     folder: Folder,
-    layout: &'static [&'static str],
+    layout: Layout,
 }
 
 impl Job {
-    fn new(layout: &'static [&'static str]) -> Self {
+    fn new(layout: Layout) -> Self {
         Self { folder: Folder::new(), layout }
     }
 
@@ -37,18 +64,17 @@ impl Job {
             "checkpoint.shared.path=none",
             "checkpoint.nvme.partner=true",
             "batch.micro_sequences=1",
-            "batch.global_sequences=4",
             "telemetry.matmul_probe=0s",
             support::SEVERAL_BUCKETS,
         ];
-        for setting in [&settings[..], self.layout].concat() {
+        for setting in [&settings[..], self.layout.settings].concat() {
             arguments.extend(["--set", setting]);
         }
         arguments.extend(flags);
-        finish(mpirun_on_nodes(TWO_NODES, |node| self.disk(node), &arguments))
+        finish(mpirun_on_nodes(self.layout.node_of_rank, |node| self.disk(node), &arguments))
     }
 
-    fn undisturbed(layout: &'static [&'static str]) -> RunResult {
+    fn undisturbed(layout: Layout) -> RunResult {
         let job = Self::new(layout);
         job.train("12", &[]).expect(0);
         job.folder.result()
@@ -66,6 +92,11 @@ impl Job {
         assert!(source["from_peers_bytes"].as_u64().unwrap() > 0, "{source}");
         assert_eq!(record["tiers"].as_array().unwrap().len(), 1);
         assert_eq!(record["tiers"][0]["has_partner_copies"], json!(true));
+        let anomalies = record["anomalies"].as_array().unwrap();
+        let is_of_pods = |anomaly: &Value| {
+            anomaly["text"].as_str().unwrap().contains("nodes are pods that share it")
+        };
+        assert!(anomalies.iter().any(is_of_pods), "hosts of one kernel: {anomalies:?}");
     }
 }
 
@@ -90,6 +121,24 @@ fn a_rank_killed_while_it_copies_loses_no_earlier_commit() {
         assert_ne!(job.train("12", &["--inject", &fault]).code, 0, "{fault}");
         job.lose(1, 4);
         assert_eq!(job.folder.result(), expected, "{fault}");
+    }
+}
+
+/// Killed between two rounds, before and within the commit. Nodes that had not published it lose
+/// nothing of a commit that others have made, so whatever the next attempt resumes from is still
+/// there when another node is lost after it.
+#[test]
+fn of_three_nodes_any_may_be_lost_after_a_kill() {
+    let expected = Job::undisturbed(THREE_NODES);
+    for (node, failpoint) in ["mid-partner-copy", "manifest-before-latest"].iter().enumerate() {
+        let job = Job::new(THREE_NODES);
+        let fault = format!("kill@step=8,rank=1,failpoint={failpoint}");
+        assert_ne!(job.train("12", &["--inject", &fault]).code, 0, "{fault}");
+        job.train("9", &[]).expect(0);
+        let resumed = job.folder.record()["attempts"][1]["resumed_after_step"].as_u64().unwrap();
+        assert!(resumed == 8 || node == 0 && resumed == 4, "{fault}: {resumed}");
+        job.lose(node, 9);
+        assert_eq!(job.folder.result(), expected, "{fault}, then without node {node}");
     }
 }
 

@@ -14,7 +14,7 @@ impl Worker {
     /// `is_current` returns whether to continue.
     pub(super) fn copy_share(&self, source: &Source, is_current: &dyn Fn() -> Outcome) -> Outcome {
         let started = Instant::now();
-        let mut ranks = self.own_ranks(&source.manifest);
+        let mut ranks = self.share.saved_ranks(source.manifest.world);
         let copied = ranks.try_for_each(|rank| self.copy_rank(source, rank, is_current));
         let seconds = started.elapsed().as_secs_f64();
         self.shared.update(|status| status.seconds += seconds);

@@ -256,4 +256,21 @@ impl Share {
     fn is_leader(self) -> bool {
         self.rank == 0
     }
+
+    /// The ranks whose files this process copies, of those that saved a checkpoint.
+    fn saved_ranks(self, world: usize) -> impl Iterator<Item = usize> {
+        (self.rank..world).step_by(self.world)
+    }
+
+    /// Returns whether a store has all files of a checkpoint that this process would copy: after a
+    /// restart, the disk of its node may have those of other ranks.
+    ///
+    /// # Errors
+    /// Errors of reading the checkpoint's manifest, as when it is not committed.
+    pub fn is_in(self, store: &Store, checkpoint: &str) -> Result<bool> {
+        let name = store.parse_name(checkpoint)?;
+        let manifest = store.manifest(&name)?;
+        let here = store.ranks_here(&name, &manifest)?;
+        Ok(self.saved_ranks(manifest.world).all(|rank| here.contains(&rank)))
+    }
 }

@@ -81,11 +81,6 @@ impl Worker {
         &self.route.to
     }
 
-    /// The saved ranks whose files this process copies.
-    pub(super) fn own_ranks(&self, manifest: &Manifest) -> impl Iterator<Item = usize> + use<> {
-        (self.share.rank..manifest.world).step_by(self.share.world)
-    }
-
     /// Reads the source's manifest; another node's view of a shared file system may lag the commit.
     pub(super) fn source(&self, name: &CheckpointName) -> Outcome<Source> {
         let from = self.from();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use checkpoint::promotion::Share;
 use checkpoint::{
     Dtype, Error, Failpoint, Failpoints, NoFailpoints, Partner, Peers, PeersError, SaveReport,
     Saver, Staging, Store, TensorBox,
@@ -97,7 +98,11 @@ fn a_lost_node_is_restored_from_the_disks_of_the_others() {
 #[test]
 fn copies_follow_the_placement_of_each_attempt() {
     let mut cluster = Cluster::new(3, false);
-    save(&cluster, &[0, 0, 1, 1, 2, 2], 10);
+    let name = save(&cluster, &[0, 0, 1, 1, 2, 2], 10);
+    let store = open_node(cluster.nvme(0));
+    let copies = |rank, world| Share { rank, world, attempt: 2 }.is_in(&store, &name).unwrap();
+    assert!([0, 1, 4, 5].iter().all(|&rank| copies(rank, 6)), "its own, and those it keeps");
+    assert!(!copies(2, 6) && !copies(0, 3) && copies(1, 3), "every third one from 0, from 1");
     cluster.replace(1);
     assert_eq!(cluster.resume(&[2, 0, 1])[0].step, 10, "fewer ranks");
     save(&cluster, &[2, 0, 1], 20);

@@ -249,7 +249,7 @@ impl Checkpointer {
         let farther =
             takeover::usable(&self.tiers).into_iter().filter(|&position| position > present);
         let targets: Vec<_> = farther.map(target).collect();
-        let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
+        let share = self.share(&ranks);
         let failpoints = trainer.injector().after(trainer.completed_steps());
         let limit = self.config.copy_bytes_per_second_max;
         let copies = Copies::start(
@@ -264,14 +264,18 @@ impl Checkpointer {
         Ok(())
     }
 
+    fn share(&self, ranks: &Ranks<'_>) -> Share {
+        Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt }
+    }
+
     /// Resumes what an earlier attempt may have left half-way: copies of the restored checkpoint,
     /// if the tier in use has it on all ranks. If a node has lost its disk, the other nodes would
     /// wait at the end for a copy that never arrives. Collective.
     pub(super) fn resume_copies(&self, checkpoint: &str, ranks: &Ranks<'_>) -> Outcome<()> {
-        let holds = self.present().store.holds(checkpoint).is_ok_and(|holds| holds);
-        let all = ranks.gather_bytes(&[u8::from(holds)])?;
+        let is_here = self.share(ranks).is_in(&self.present().store, checkpoint).unwrap_or(false);
+        let all = ranks.gather_bytes(&[u8::from(is_here)])?;
         if let Some(copies) = &self.copies
-            && all.iter().all(|holds| holds == &[1])
+            && all.iter().all(|is_here| is_here == &[1])
         {
             copies.submit(checkpoint, TierSet::ALL);
         }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use checkpoint::promotion::{Promoted, RouteStatus};
 use checkpoint::tier::Scope;
 use checkpoint::{
-    Claim, Member, Partner, Reads, Save, SaveReport, Saver, SharedFailpoints, Tiers, Unusable, Veto,
+    Claim, Member, Reads, Save, SaveReport, Saver, SharedFailpoints, Tiers, Unusable, Veto,
 };
 use serde_json::json;
 
@@ -43,7 +43,7 @@ use telemetry::Events;
 use tiers::Planned;
 
 use crate::tier_set::TierSet;
-pub(crate) use partner::partner;
+pub(crate) use partner::{ChosenPartner, partner};
 pub(crate) use trigger::SaveTrigger;
 
 use record::statistics::Distribution;
@@ -281,14 +281,14 @@ impl Checkpointer {
     }
 
     /// Takes the staging memory of a trainer whose state is complete.
-    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>, partner: Option<Partner>) {
+    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>, partner: Option<&ChosenPartner>) {
         let saved = state_map::saved(&trainer.saved_layout());
         self.ranges = saved.ranges.into();
         let staging = trainer.take_staging().expect("attached once");
         let store = Arc::clone(&self.present().store);
         let rank = trainer.ranks().rank();
         let saver = Saver::new(store, rank, saved.boxes, staging, self.config.deadline);
-        self.saver = Some(saver.with_partner(partner));
+        self.saver = Some(saver.with_partner(partner.map(|chosen| chosen.partner)));
     }
 
     /// Returns the tiers that this rank wants a checkpoint of this step, counted from 1, to reach.

@@ -1,10 +1,28 @@
 //! Choice of the rank on another node that keeps a copy of this rank's files.
 
 use checkpoint::Partner;
+use record::machine::boot_id;
+use serde::{Deserialize, Serialize};
 
 use crate::config::{CheckpointConfig, Variables};
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
+
+/// The partner of this rank, and a warning about those of all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ChosenPartner {
+    pub(crate) partner: Partner,
+    /// The same on all ranks.
+    pub(crate) warning: Option<String>,
+}
+
+/// Place of a rank.
+#[derive(Debug, Serialize, Deserialize)]
+struct Place {
+    node: usize,
+    /// Machine that the node is on: the pods of a machine are different nodes.
+    machine: String,
+}
 
 /// Returns the partner of this rank on `node`; `None` unless partner copies are configured.
 /// Collective.
@@ -15,7 +33,7 @@ pub(crate) fn partner(
     config: &CheckpointConfig,
     node: usize,
     ranks: Ranks<'_>,
-) -> Outcome<Option<Partner>> {
+) -> Outcome<Option<ChosenPartner>> {
     if !config.nvme.partner {
         return Ok(None);
     }
@@ -23,14 +41,33 @@ pub(crate) fn partner(
     if !has_tier {
         return Err(refused("a tier of nodes: checkpoint.nvme.path or LOCAL_CHECKPOINT_DIR"));
     }
-    let node_of_rank = ranks.gather(&node)?;
-    let partner = Partner::of(ranks.rank(), &node_of_rank);
-    Ok(Some(partner.ok_or_else(|| {
+    let places = ranks.gather(&Place { node, machine: boot_id() })?;
+    choose(ranks.rank(), &places).map(Some)
+}
+
+fn choose(rank: usize, places: &[Place]) -> Outcome<ChosenPartner> {
+    let node_of_rank: Vec<_> = places.iter().map(|place| place.node).collect();
+    let world = places.len();
+    let Some(partner) = Partner::of(rank, &node_of_rank) else {
         let ranks_of = |node| node_of_rank.iter().filter(|&&other| other == node).count();
         let most = node_of_rank.iter().map(|&node| ranks_of(node)).max().unwrap_or(0);
-        let world = node_of_rank.len();
-        refused(&format!("at most half of the ranks on each node, found {most} of {world} on one"))
-    })?))
+        let expected = format!("at most half of the ranks on each node, found {most} of {world}");
+        return Err(refused(&format!("{expected} on one")));
+    };
+    let has_near_keeper = |&rank: &usize| {
+        let keeper = Partner::of(rank, &node_of_rank).map(|partner| partner.keeper);
+        keeper.is_some_and(|keeper| places[rank].machine == places[keeper].machine)
+    };
+    let near: Vec<_> = (0..world).filter(has_near_keeper).collect();
+    let warning = near.first().map(|first| {
+        format!(
+            "checkpoint.nvme.partner: the copies of {} of {world} ranks are on the machine of the \
+             rank itself, first those of rank {first}: nodes are pods that share it, and are lost \
+             together; start one pod per machine",
+            near.len()
+        )
+    });
+    Ok(ChosenPartner { partner, warning })
 }
 
 fn refused(expected: &str) -> Failure {
@@ -51,7 +88,7 @@ mod tests {
     fn partners(
         node_of_rank: &[usize],
         path: Option<&str>,
-    ) -> Vec<Result<Option<Partner>, String>> {
+    ) -> Vec<Result<Option<ChosenPartner>, String>> {
         let path = path.map(str::to_owned);
         let nvme = TierConfig { path, partner: true, ..TierConfig::default() };
         let config = CheckpointConfig { nvme, ..CheckpointConfig::default() };
@@ -73,8 +110,9 @@ mod tests {
     #[test]
     fn copies_need_disks_of_several_nodes() {
         let found = partners(&[0, 1, 0, 1], Some("/nvme"));
-        assert_eq!(found[0], Ok(Some(Partner { keeper: 1, kept: 1 })));
-        assert_eq!(found[2], Ok(Some(Partner { keeper: 3, kept: 3 })));
+        let partner_of = |rank: usize| found[rank].clone().unwrap().unwrap().partner;
+        assert_eq!(partner_of(0), Partner { keeper: 1, kept: 1 });
+        assert_eq!(partner_of(2), Partner { keeper: 3, kept: 3 });
         for node_of_rank in [&[0, 0][..], &[0, 1, 0]] {
             for found in partners(node_of_rank, Some("/nvme")) {
                 let text = found.unwrap_err();
@@ -84,5 +122,19 @@ mod tests {
         }
         let text = partners(&[0, 1], None).remove(0).unwrap_err();
         assert!(text.contains("LOCAL_CHECKPOINT_DIR"), "{text}");
+    }
+
+    #[test]
+    fn copies_on_the_same_machine_are_a_warning() {
+        let warning = |machine_of_node: [&str; 3]| {
+            let place =
+                |(node, machine): (usize, &&str)| Place { node, machine: (*machine).to_owned() };
+            let places: Vec<_> = machine_of_node.iter().enumerate().map(place).collect();
+            choose(2, &places).unwrap().warning
+        };
+        assert_eq!(warning(["a", "b", "c"]), None);
+        let text = warning(["a", "b", "b"]).unwrap();
+        assert!(text.contains("1 of 3 ranks") && text.contains("first those of rank 1"), "{text}");
+        assert!(warning(["a"; 3]).unwrap().contains("3 of 3 ranks"));
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checkpoint::{Identity, Partner};
+use checkpoint::Identity;
 use device::Device;
 use device::cuda::{self, Cuda, Libraries, Required};
 use launch::Placement;
@@ -36,7 +36,7 @@ use super::transports::TransportProbe;
 use super::tuning::Tuning;
 use super::watchdog::Watchdog;
 use crate::checkpoints::open::open;
-use crate::checkpoints::{Checkpointer, partner, tiers};
+use crate::checkpoints::{Checkpointer, ChosenPartner, partner, tiers};
 use crate::config::Variables;
 use crate::config::{self, Config};
 use crate::data::Source;
@@ -98,7 +98,7 @@ pub(super) struct Session<'run> {
     /// Source of the weights of step 0, unless they are initialised from the seed.
     import: Option<Import>,
     /// Ranks on other nodes with which this rank exchanges copies of checkpoints.
-    partner: Option<Partner>,
+    partner: Option<ChosenPartner>,
 }
 
 impl<'run> Session<'run> {
@@ -196,6 +196,11 @@ impl<'run> Session<'run> {
         let mut checkpointer =
             Checkpointer::claim(opened, settings, *number, ranks, events.clone())?;
         let peers = self.begin_record(events, *number, checkpointer.attempt())?;
+        if let Some(ChosenPartner { warning: Some(text), .. }) = &self.partner
+            && ranks.rank() == 0
+        {
+            checkpointer.warn(None, text.clone());
+        }
         if ranks.rank() == 0 {
             checkpointer.observe(&Attempt::read_all(self.folder.root())?);
         }
@@ -509,7 +514,7 @@ impl<'run> Session<'run> {
         checkpointer: &mut Checkpointer,
     ) -> Outcome<Option<u64>> {
         let first = trainer.insert(self.trainer(events)?);
-        checkpointer.attach(first, self.partner);
+        checkpointer.attach(first, self.partner.as_ref());
         let failure = match checkpointer.resume(first) {
             Err(failure) if self.may_start_again(&failure) => failure,
             resumed => return resumed,
@@ -517,7 +522,7 @@ impl<'run> Session<'run> {
         checkpointer.warn(None, format!("starts again at step 1: {failure}"));
         *trainer = None; // what a failed restore leaves of the state is unspecified
         let again = trainer.insert(self.trainer(events)?);
-        checkpointer.attach(again, self.partner);
+        checkpointer.attach(again, self.partner.as_ref());
         checkpointer.start_copies(again)?;
         Ok(None)
     }

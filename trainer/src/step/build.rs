@@ -137,13 +137,15 @@ pub(crate) fn allocate<'world>(
 }
 
 /// Returns the size of staging memory for checkpoints: all that the rank saves, so that no update
-/// waits for storage. Saves that training waits for anyway need only a little.
+/// waits for storage. Saves that training waits for anyway need only a little, unless they are copied
+/// to partners, a round of half of this memory at each end of a step.
 fn staging_bytes(config: &Config, state: &State<'_>) -> u64 {
     let checkpoint = &config.settings.checkpoint;
     let saved: usize = state.shard.saved().map(|piece| piece.flat.len()).sum();
     let whole = 3 * (saved * size_of::<f32>()) as u64;
     let wanted = checkpoint.staging_bytes;
-    let wanted = wanted.unwrap_or(if checkpoint.has_interval() { u64::MAX } else { 0 });
+    let is_whole = checkpoint.has_interval() || checkpoint.nvme.partner;
+    let wanted = wanted.unwrap_or(if is_whole { u64::MAX } else { 0 });
     wanted.min(whole)
 }
 
