@@ -103,8 +103,8 @@ impl<'world, E: Element> Incoming<'world, E> {
         Ok(())
     }
 
-    /// Starts messages together, each on a range of its own, on the data channel; does not block.
-    /// Waiting for one of them waits for all.
+    /// Starts messages together, at least one, each on a range of its own, on the data channel; does
+    /// not block. Waiting for one of them waits for all.
     ///
     /// # Errors
     /// Those of [`Collective::submit_group`]; [`Error::Full`] as of [`start`](Self::start).
@@ -115,6 +115,7 @@ impl<'world, E: Element> Incoming<'world, E> {
         &mut self,
         messages: [(Operation, Range<usize>); N],
     ) -> Result<(), Error> {
+        const { assert!(N > 0, "nobody would wait for a group without messages") };
         let collective = self.collective;
         self.require_room(Operation::Messages, N)?;
         for (index, (_, range)) in messages.iter().enumerate() {

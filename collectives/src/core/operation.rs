@@ -66,6 +66,9 @@ impl Operation {
     /// divide among the dimensions of groups and messages of their own.
     pub const TAG_MAX: u16 = 1023;
 
+    /// Tag of the messages of [`AllToAll`](crate::AllToAll), not for others.
+    pub const ALL_TO_ALL_TAG: u16 = Self::TAG_MAX - 1;
+
     /// Bytes that each rank sends over its link, per byte of the buffer, as NVIDIA's nccl-tests
     /// define it (doc/PERFORMANCE.md there): comparable between operations and numbers of ranks.
     pub fn bus_factor(self, world: usize) -> f64 {

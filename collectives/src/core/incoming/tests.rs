@@ -84,6 +84,49 @@ fn a_range_in_flight_cannot_be_started_again() {
     let _ = buffer.start(Operation::AllGather, 0..8);
 }
 
+/// Rank 0 sends its first two elements to rank 1, and receives that rank's as its last two.
+fn swap(rank: &Threads) -> [(Operation, std::ops::Range<usize>); 2] {
+    let other = 1 - rank.rank();
+    let send = Operation::Send { to: other, tag: 0 };
+    [(send, 0..2), (Operation::Receive { from: other, tag: 0 }, 6..8)]
+}
+
+#[test]
+fn a_group_of_messages_is_waited_for_once() {
+    let [first, second] = &two_ranks();
+    let mut here = eight(first);
+    let mut there = eight(second);
+    here.start_group(swap(first)).unwrap();
+    assert!(here.is_in_flight(&(1..2)) && here.is_in_flight(&(6..7)));
+    here.get_mut(2..6).host().fill(1.0); // in between
+    there.start_group(swap(second)).unwrap();
+    let mut reported = Vec::new();
+    here.wait(&(7..8), soon(), |timing| reported.push(timing.bytes)).unwrap();
+    assert_eq!(here.get(0..8).host(), [10.0, 11.0, 1.0, 1.0, 1.0, 1.0, 20.0, 21.0]);
+    drop(there); // waits for its group
+    here.wait(&(0..8), soon(), |_| unreachable!("nothing is in flight")).unwrap();
+    assert_eq!(reported, [16]);
+}
+
+#[test]
+fn after_a_failed_group_nothing_can_be_read() {
+    let [first, _second] = &two_ranks();
+    let mut buffer = eight(first);
+    buffer.start_group(swap(first)).unwrap();
+    let error = buffer.wait(&(0..1), Instant::now(), |_| ()).unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    let read = catch_unwind(AssertUnwindSafe(|| buffer.get(6..8).len()));
+    assert!(read.is_err(), "the other rank may write there for ever");
+}
+
+#[test]
+#[should_panic(expected = "two messages on 1..3")]
+fn messages_of_a_group_have_ranges_of_their_own() {
+    let [first, _second] = &two_ranks();
+    let [(send, _), (receive, _)] = swap(first);
+    let _ = eight(first).start_group([(send, 0..2), (receive, 1..3)]);
+}
+
 #[test]
 fn after_a_failure_nothing_can_be_read() {
     let [first, _second] = &two_ranks();
