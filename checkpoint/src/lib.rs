@@ -13,6 +13,7 @@
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
 //!          PINNED                              empty; retention keeps this checkpoint
+//!          r00000.rejected                     empty; this rank's files were found damaged here
 //!        LATEST                                newest checkpoint, for people; never read; not on a
 //!                                              tier of node scope
 //! ```

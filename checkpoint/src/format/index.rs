@@ -56,12 +56,6 @@ pub(crate) fn index_file(rank: usize) -> String {
     format!("r{rank:05}.idx.json")
 }
 
-/// File name of a rank's index, on a disk of a node on which a restore found a file of that rank
-/// damaged: the files of other ranks there still count.
-pub(crate) fn rejected_index_file(rank: usize) -> String {
-    format!("{}.rejected", index_file(rank))
-}
-
 /// File name of a rank's n-th shard.
 pub(crate) fn shard_file(rank: usize, number: usize) -> String {
     format!("r{rank:05}-{number:03}.safetensors")

@@ -16,6 +16,10 @@ pub(crate) const MANIFEST: &str = "MANIFEST.json";
 /// Name of the manifest of a checkpoint that a restore found damaged. Renaming it back makes the
 /// checkpoint count again.
 pub(crate) const REJECTED: &str = "MANIFEST.rejected";
+
+/// Suffix of the name of an empty file: the files of a rank, `rNNNNN`, have been found damaged, and
+/// those of others count.
+const REJECTED_RANK: &str = ".rejected";
 /// Name of the manifest of a checkpoint that is being removed.
 pub(crate) const TOMBSTONE: &str = "MANIFEST.deleted";
 /// Name of the empty file that protects a checkpoint from retention.
@@ -102,6 +106,16 @@ impl Manifest {
     pub(crate) fn rank_key(&self, name: &CheckpointName, rank: usize, file: &str) -> String {
         format!("{}/{file}", rank_folder(name, rank, self.ranks_per_folder))
     }
+}
+
+/// Name of the file that rejects the files of a rank.
+pub(crate) fn rejected_rank_file(rank: usize) -> String {
+    format!("r{rank:05}{REJECTED_RANK}")
+}
+
+/// The rank that a file of this name rejects.
+pub(crate) fn rejected_rank(file: &str) -> Option<usize> {
+    file.strip_suffix(REJECTED_RANK)?.strip_prefix('r')?.parse().ok()
 }
 
 /// The key of the sub-folder of a rank.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::open_checkpoint::OpenCheckpoint;
 use super::shard_reader::ShardReader;
 use crate::error::{Error, Result};
-use crate::format::index::{ShardEntry, rejected_index_file};
+use crate::format::index::ShardEntry;
 use crate::format::manifest::{MANIFEST, REJECTED};
 use crate::format::name::CheckpointName;
 use crate::store::{Status, Store};
@@ -70,19 +70,11 @@ impl VerifyReport {
     fn check(&mut self, store: &Store, name: &CheckpointName) -> Result<()> {
         let file = if self.is_rejected { REJECTED } else { MANIFEST };
         let manifest = store.read_manifest(name, file)?.value;
-        let mut read = Vec::new();
-        for rank in store.ranks_here(name, &manifest)? {
-            read.push(store.index(name, &manifest, rank));
-        }
-        for rank in store.rejected_ranks(name, &manifest)? {
-            self.is_rejected = true;
-            let file = rejected_index_file(rank);
-            let index = store.read_index_in(name, &manifest, rank, &file);
-            read.push(index.map(|index| index.value));
-        }
+        let rejected = store.rejected_ranks(name)?;
+        self.is_rejected |= !rejected.is_empty();
         let mut indexes = Vec::new();
-        for index in read {
-            match index {
+        for rank in store.ranks_here(name, &manifest)?.into_iter().chain(rejected) {
+            match store.index(name, &manifest, rank) {
                 Ok(index) => indexes.push(index),
                 Err(error) => self.problems.push(error),
             }

@@ -33,6 +33,11 @@ impl Drop for Held {
 }
 
 impl Store {
+    /// Keeps this process from removing a checkpoint, for ever.
+    pub(crate) fn hold(&self, name: &CheckpointName) {
+        self.held().push(name.clone());
+    }
+
     pub(super) fn is_held(&self, name: &CheckpointName) -> bool {
         self.held().contains(name)
     }

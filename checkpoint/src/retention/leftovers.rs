@@ -24,6 +24,7 @@ impl Store {
                 break;
             }
             match self.status(&name) {
+                Status::Uncommitted if self.is_held(&name) => {}
                 Status::Uncommitted if name.attempt < attempt || begun.contains(&name) => {
                     drop(self.discard(&name));
                 }

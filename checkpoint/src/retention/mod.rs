@@ -93,6 +93,8 @@ impl Store {
                         Err(error) => report.warnings.push(error.to_string()),
                     }
                 }
+                // Some of it is damaged: the newest one that is not must stay.
+                Status::Committed { .. } if self.has_rejected_ranks(&name) => {}
                 Status::Committed { .. } => match self.check_structure(&name) {
                     Ok(()) => intact += 1,
                     Err(error) => report.warnings.push(error.to_string()),
@@ -120,6 +122,10 @@ impl Store {
         let removed = self.finish_removal(name);
         // An empty folder may stay, which looks like that of a save.
         removed.inspect_err(|_| self.begun().push(name.clone()))
+    }
+
+    fn has_rejected_ranks(&self, name: &CheckpointName) -> bool {
+        self.rejected_ranks(name).is_ok_and(|ranks| !ranks.is_empty())
     }
 
     /// Checks that all files exist that the manifest names; on a tier of node scope those of the

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use super::Store;
 use crate::error::{Error, Result};
-use crate::format::index::{Index, index_file, rejected_index_file};
+use crate::format::index::{Index, index_file};
 use crate::format::limits::{INDEX_BYTES_MAX, MANIFEST_BYTES_MAX};
-use crate::format::manifest::{MANIFEST, Manifest};
+use crate::format::manifest::{MANIFEST, Manifest, rejected_rank};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
-use crate::tier::Scope;
+use crate::tier::{Entry, Scope};
 
 /// Manifest or index that was read and checked.
 pub(crate) struct Checked<T> {
@@ -63,17 +63,17 @@ impl Store {
     pub(crate) fn copy_manifest(&self, name: &CheckpointName, from: &str, to: &str) -> Result<()> {
         let bytes = match self.read_manifest(name, from) {
             Ok(manifest) => manifest.text.into_bytes(),
-            Err(_) => self.read_damaged(&name.key(from), MANIFEST_BYTES_MAX)?,
+            Err(_) => self.read_damaged(&name.key(from))?,
         };
         // Another process writes the same bytes under that name.
         self.tier().publish(&name.key(to), &bytes, &mut || {})?;
         Ok(())
     }
 
-    /// Content of a file that may be damaged, nothing where a disk cannot read it: such a checkpoint
-    /// must not count for ever.
-    pub(super) fn read_damaged(&self, key: &str, bytes_max: u64) -> Result<Vec<u8>> {
-        match self.tier().read(key, bytes_max).map_err(Error::from) {
+    /// Content of a damaged manifest, nothing where a disk cannot read it: such a checkpoint must
+    /// not count for ever.
+    fn read_damaged(&self, key: &str) -> Result<Vec<u8>> {
+        match self.tier().read(key, MANIFEST_BYTES_MAX).map_err(Error::from) {
             Err(error) if error.is_damage() && !error.is_absence() => Ok(Vec::new()),
             read => read,
         }
@@ -101,18 +101,7 @@ impl Store {
         manifest: &Manifest,
         rank: usize,
     ) -> Result<Checked<Index>> {
-        self.read_index_in(name, manifest, rank, &index_file(rank))
-    }
-
-    /// The index of a rank in the file of this name, checked.
-    pub(crate) fn read_index_in(
-        &self,
-        name: &CheckpointName,
-        manifest: &Manifest,
-        rank: usize,
-        file: &str,
-    ) -> Result<Checked<Index>> {
-        let key = manifest.rank_key(name, rank, file);
+        let key = manifest.rank_key(name, rank, &index_file(rank));
         self.read_checked(&key, |_| {
             let text = self.read_text(&key, INDEX_BYTES_MAX)?;
             let value = self.parse_index(name, manifest, rank, &text)?;
@@ -140,49 +129,32 @@ impl Store {
         Ok(index)
     }
 
-    /// The ranks whose indexes are here: all of them, or on a tier of node scope those of the node.
+    /// The ranks whose files are here, by their indexes: all of them, or on a tier of node scope
+    /// those of the node. Without those whose files were rejected.
     pub(crate) fn ranks_here(
         &self,
         name: &CheckpointName,
         manifest: &Manifest,
     ) -> Result<Vec<usize>> {
+        let entries = self.tier().list(&name.to_string())?;
+        let rejected: HashSet<_> = rejected_among(&entries).collect();
+        let ranks = (0..manifest.world).filter(|rank| !rejected.contains(rank));
         if self.scope() == Scope::Shared {
-            return Ok((0..manifest.world).collect());
+            return Ok(ranks.collect());
         }
-        self.ranks_with(name, manifest, index_file)
-    }
-
-    /// The ranks whose files a restore has rejected here, while those of others count.
-    pub(crate) fn rejected_ranks(
-        &self,
-        name: &CheckpointName,
-        manifest: &Manifest,
-    ) -> Result<Vec<usize>> {
-        if self.scope() == Scope::Shared {
-            return Ok(Vec::new());
-        }
-        self.ranks_with(name, manifest, rejected_index_file)
-    }
-
-    /// The ranks that have a file of this name here.
-    fn ranks_with(
-        &self,
-        name: &CheckpointName,
-        manifest: &Manifest,
-        file_of: fn(usize) -> String,
-    ) -> Result<Vec<usize>> {
-        let mut found = HashSet::new();
-        for folder in self.tier().list(&name.to_string())? {
-            if folder.is_folder {
-                let files = self.tier().list(&name.key(&folder.name))?;
-                found.extend(
-                    files.into_iter().map(|file| name.key(&folder.name) + "/" + &file.name),
-                );
-            }
+        let mut indexes = HashSet::new();
+        for folder in entries.iter().filter(|entry| entry.is_folder) {
+            let files = self.tier().list(&name.key(&folder.name))?;
+            indexes.extend(files.into_iter().map(|file| name.key(&folder.name) + "/" + &file.name));
         }
         let is_here =
-            |&rank: &usize| found.contains(&manifest.rank_key(name, rank, &file_of(rank)));
-        Ok((0..manifest.world).filter(is_here).collect())
+            |rank: &usize| indexes.contains(&manifest.rank_key(name, *rank, &index_file(*rank)));
+        Ok(ranks.filter(is_here).collect())
+    }
+
+    /// The ranks whose files were rejected here, while those of others count.
+    pub(crate) fn rejected_ranks(&self, name: &CheckpointName) -> Result<Vec<usize>> {
+        Ok(rejected_among(&self.tier().list(&name.to_string())?).collect())
     }
 
     /// Reads a file as text; a file that is not UTF-8 is damaged.
@@ -192,4 +164,8 @@ impl Store {
             Error::damaged(&self.tier().path(key), at, "UTF-8", "other bytes")
         })
     }
+}
+
+fn rejected_among(entries: &[Entry]) -> impl Iterator<Item = usize> + '_ {
+    entries.iter().filter_map(|entry| rejected_rank(&entry.name))
 }

@@ -2,30 +2,33 @@
 
 use super::{Status, Store};
 use crate::error::Result;
-use crate::format::index::{index_file, rejected_index_file};
-use crate::format::limits::INDEX_BYTES_MAX;
-use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
+use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE, rejected_rank_file};
 use crate::format::name::CheckpointName;
-use crate::tier::Scope;
 
 impl Store {
-    /// Rejects the files of these ranks, or of all. The whole checkpoint is rejected with them,
-    /// unless it is on the disk of a node that has files of other ranks too: these may be the only
-    /// intact ones.
+    /// Rejects the files of these ranks, and the whole checkpoint if that leaves none here; or all
+    /// of it at once. The files of others may be the only intact ones. Ranks of a node may do it at
+    /// once; a late one gets an [absence](crate::Error::is_absence).
     pub(crate) fn reject(&self, name: &CheckpointName, damaged: Option<&[usize]>) -> Result<()> {
-        let damaged = damaged.filter(|_| self.scope() == Scope::Node);
-        let manifest = damaged.and_then(|_| self.manifest(name).ok());
-        let here = manifest.as_ref().and_then(|manifest| self.ranks_here(name, manifest).ok());
-        let is_damaged = |rank: &usize| damaged.is_some_and(|damaged| damaged.contains(rank));
-        let (bad, good): (Vec<_>, Vec<_>) =
-            here.unwrap_or_default().into_iter().partition(is_damaged);
-        let Some(manifest) = manifest.filter(|_| !good.is_empty()) else {
-            return self.rename_manifest(name, MANIFEST, REJECTED);
-        };
-        for rank in bad {
-            let key = |file: &str| manifest.rank_key(name, rank, file);
-            self.move_index(&key(&index_file(rank)), &key(&rejected_index_file(rank)))?;
+        match damaged.map(|damaged| self.reject_ranks(name, damaged)) {
+            Some(Ok(is_any_left)) if is_any_left => Ok(()),
+            Some(Err(error)) if !error.is_damage() => Err(error),
+            _ => self.rename_manifest(name, MANIFEST, REJECTED),
         }
+    }
+
+    /// Rejects the files of these ranks. Returns whether files of others are left here.
+    fn reject_ranks(&self, name: &CheckpointName, damaged: &[usize]) -> Result<bool> {
+        for rank in damaged {
+            self.reject_rank(name, *rank)?;
+        }
+        let manifest = self.manifest(name)?;
+        Ok(!self.ranks_here(name, &manifest)?.is_empty())
+    }
+
+    /// Rejects the files of one rank.
+    pub(crate) fn reject_rank(&self, name: &CheckpointName, rank: usize) -> Result<()> {
+        self.tier().publish(&name.key(&rejected_rank_file(rank)), b"", &mut || {})?;
         Ok(())
     }
 
@@ -34,26 +37,23 @@ impl Store {
     /// have been its way to the reader.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when nothing of this name is rejected here, or retention is removing
-    /// it; [`Error::Io`](crate::Error::Io) when the tier fails.
+    /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when nothing of this name is rejected
+    /// here, or retention is removing it; [`Error::Io`](crate::Error::Io) when the tier fails.
     pub fn reinstate(&self, checkpoint: &str) -> Result<()> {
         let name = self.parse_name(checkpoint)?;
-        let status = self.status(&name);
-        if status == Status::Rejected {
-            self.reinstate_manifest(&name)?;
-        } else if !matches!(status, Status::Committed { .. }) {
-            return Err(self.no_checkpoint(checkpoint));
-        }
-        let manifest = self.manifest(&name)?;
-        let ranks = self.rejected_ranks(&name, &manifest)?;
-        if ranks.is_empty() && status != Status::Rejected {
+        let is_rejected = match self.status(&name) {
+            Status::Rejected => true,
+            Status::Committed { .. } => false,
+            _ => return Err(self.no_checkpoint(checkpoint)),
+        };
+        let ranks = self.rejected_ranks(&name)?;
+        if ranks.is_empty() && !is_rejected {
             return Err(self.no_checkpoint(checkpoint));
         }
         for rank in ranks {
-            let key = |file: &str| manifest.rank_key(&name, rank, file);
-            self.move_index(&key(&rejected_index_file(rank)), &key(&index_file(rank)))?;
+            self.tier().delete(&name.key(&rejected_rank_file(rank)))?;
         }
-        Ok(())
+        if is_rejected { self.reinstate_manifest(&name) } else { Ok(()) }
     }
 
     fn reinstate_manifest(&self, name: &CheckpointName) -> Result<()> {
@@ -64,16 +64,5 @@ impl Store {
             return Err(self.no_checkpoint(&name.to_string()));
         }
         Ok(self.tier().delete(&name.key(REJECTED))?)
-    }
-
-    /// Renames an index, damaged or not, durably. A crash in between leaves both files. Another
-    /// rank of the node may do it at the same time.
-    fn move_index(&self, from: &str, to: &str) -> Result<()> {
-        let bytes = match self.read_damaged(from, INDEX_BYTES_MAX) {
-            Err(error) if error.is_absence() => return Ok(()),
-            read => read?,
-        };
-        self.tier().publish(to, &bytes, &mut || {})?;
-        Ok(self.tier().delete(from)?)
     }
 }

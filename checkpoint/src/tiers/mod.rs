@@ -135,8 +135,9 @@ impl Tiers {
     /// one, and where there is none an older checkpoint. `None` when nothing was ever committed.
     ///
     /// Damaged copies are [`Status::Rejected`](crate::Status::Rejected) afterwards on their tier,
-    /// and checkpoints that could not be restored on all tiers, so that retention does not count
-    /// them; where none is usable all stay as they are.
+    /// or only the files of some ranks are if those of others may be needed; so are checkpoints
+    /// that could not be restored, on all tiers. Retention does not count them. Where none is
+    /// usable all stay as they are. A commit that was cut between nodes is completed.
     ///
     /// Collective; the world, and which rank is on which node, may differ from those that saved. On
     /// an error the content of `parts` is unspecified. Call [`Tiers::claim_attempt`] before.

@@ -170,6 +170,11 @@ impl Candidate {
         let restorable = self.versions.iter().filter(|version| version.missing().is_empty());
         restorable.flat_map(|version| &version.sources).any(|sources| sources[..] == [source])
     }
+
+    /// Takes all files in one place for unusable.
+    pub fn withdraw(&mut self, unusable: Source) {
+        self.versions.iter_mut().for_each(|version| version.quarantine(unusable, None));
+    }
 }
 
 impl Version {
@@ -280,6 +285,18 @@ mod tests {
         assert_eq!(version.missing(), [0; 0]);
         version.quarantine(node(0, 1), Some(1..2));
         assert_eq!(version.missing(), [1]);
+    }
+
+    #[test]
+    fn a_place_is_needed_where_no_other_is_left() {
+        let whole = |tier| inventory(tier, &[(NAME, files("x", 2, 0..2))]);
+        let mut plan = Plan::new(&[Scope::Shared; 2], &[vec![whole(0), whole(1)], vec![]]);
+        let candidate = &mut plan.candidates[0];
+        candidate.versions[0].quarantine(shared(0), Some(1..2));
+        assert!(!candidate.needs(shared(0)) && candidate.needs(shared(1)), "rank 1 is only there");
+        candidate.withdraw(shared(0));
+        candidate.versions[0].quarantine(shared(1), Some(1..2));
+        assert!(!candidate.needs(shared(1)), "nothing can be restored any more");
     }
 
     #[test]

@@ -21,10 +21,6 @@ const RESENDS_MAX: usize = 2;
 /// Advice about copies that were marked.
 const VERIFY_HINT: &str = "; `yardstick ckpt verify --checkpoint` reinstates it if it is intact";
 
-/// Advice about copies that were not marked.
-const KEPT_HINT: &str = "; not rejected, as some of its files are only there: keep it until a newer \
-                         checkpoint is on that tier";
-
 /// See [`Tiers::resume`](super::Tiers::resume).
 pub(super) fn resume(
     views: &[View<'_>],
@@ -42,7 +38,7 @@ pub(super) fn resume(
         match search.try_candidate(&mut candidate)? {
             Outcome::Restored(filled, failures) => {
                 let name = parse(&candidate);
-                unusable.extend(search.bad_copies(&candidate, &failures));
+                unusable.extend(search.bad_copies(&mut candidate, &failures));
                 let own_warnings = search.complete(&name, &filled);
                 let mut warnings = search.warnings(&candidate, &failures);
                 warnings.extend(search.conclude(&unusable, own_warnings)?);
@@ -252,17 +248,14 @@ impl<'a, 'p> Search<'a, 'p> {
         let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
             let name = &candidate.checkpoint;
             let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
-            match flaw.is_transient {
-                true => text,
-                false if self.keeps(candidate, *source) => format!("{text}{KEPT_HINT}"),
-                false => format!("{text}; rejected there{VERIFY_HINT}"),
-            }
+            if flaw.is_transient { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
         });
         unreachable.chain(refused).chain(copies).collect()
     }
 
-    /// Copies of a restored checkpoint in which damage was found.
-    fn bad_copies(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<BadCopy> {
+    /// Copies of a restored checkpoint in which damage was found. On a shared tier all of it is
+    /// rejected, as readers need all of it, unless it has intact files that are nowhere else.
+    fn bad_copies(&self, candidate: &mut Candidate, failures: &[Failure]) -> Vec<BadCopy> {
         let mut copies: BTreeMap<Source, Option<Vec<usize>>> = BTreeMap::new();
         for failure in failures.iter().filter(|failure| !failure.flaw.is_transient) {
             let damaged = copies.entry(failure.source).or_insert(Some(Vec::new()));
@@ -272,15 +265,15 @@ impl<'a, 'p> Search<'a, 'p> {
             }
         }
         let name = parse(candidate);
-        let copy = |(source, damaged)| BadCopy { name: name.clone(), source, damaged };
-        let bad = copies.into_iter().filter(|(source, _)| !self.keeps(candidate, *source));
-        bad.map(copy).collect()
-    }
-
-    /// Returns whether a damaged copy still counts: on a shared tier, which counts as a whole, if
-    /// it has intact files that are nowhere else.
-    fn keeps(&self, candidate: &Candidate, source: Source) -> bool {
-        self.views[source.tier].store.scope() == Scope::Shared && candidate.needs(source)
+        let copy = |(source, damaged): (Source, Option<Vec<usize>>)| {
+            let is_shared = self.views[source.tier].store.scope() == Scope::Shared;
+            let damaged = damaged.filter(|_| !is_shared || candidate.needs(source));
+            if damaged.is_none() {
+                candidate.withdraw(source);
+            }
+            BadCopy { name: name.clone(), source, damaged }
+        };
+        copies.into_iter().map(copy).collect()
     }
 
     /// Marks copies that are not usable, once a checkpoint has been restored, each by the rank that

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn more_ranks_than_messages_are_exchanged_in_batches() {
-        let world = MESSAGES_MAX / 2 + 3;
+        let world = OUTSTANDING_MAX / 2 + 3;
         let group = Threads::group(world);
         thread::scope(|scope| {
             for rank in &group {

@@ -20,7 +20,8 @@ pub(crate) struct ChosenPartner {
 #[derive(Debug, Serialize, Deserialize)]
 struct Place {
     node: usize,
-    /// Machine that the node is on: the pods of a machine are different nodes.
+    /// Machine that the node is on, empty if that is not known: the pods of a machine are different
+    /// nodes.
     machine: String,
 }
 
@@ -48,15 +49,15 @@ pub(crate) fn partner(
 fn choose(rank: usize, places: &[Place]) -> Outcome<ChosenPartner> {
     let node_of_rank: Vec<_> = places.iter().map(|place| place.node).collect();
     let world = places.len();
-    let Some(partner) = Partner::of(rank, &node_of_rank) else {
+    let Some(partners) = Partner::of_all(&node_of_rank) else {
         let ranks_of = |node| node_of_rank.iter().filter(|&&other| other == node).count();
         let most = node_of_rank.iter().map(|&node| ranks_of(node)).max().unwrap_or(0);
         let expected = format!("at most half of the ranks on each node, found {most} of {world}");
         return Err(refused(&format!("{expected} on one")));
     };
     let has_near_keeper = |&rank: &usize| {
-        let keeper = Partner::of(rank, &node_of_rank).map(|partner| partner.keeper);
-        keeper.is_some_and(|keeper| places[rank].machine == places[keeper].machine)
+        let [own, keeper] = [rank, partners[rank].keeper].map(|rank| &places[rank].machine);
+        own == keeper && !own.is_empty()
     };
     let near: Vec<_> = (0..world).filter(has_near_keeper).collect();
     let warning = near.first().map(|first| {
@@ -67,7 +68,7 @@ fn choose(rank: usize, places: &[Place]) -> Outcome<ChosenPartner> {
             near.len()
         )
     });
-    Ok(ChosenPartner { partner, warning })
+    Ok(ChosenPartner { partner: partners[rank], warning })
 }
 
 fn refused(expected: &str) -> Failure {
@@ -135,6 +136,7 @@ mod tests {
         assert_eq!(warning(["a", "b", "c"]), None);
         let text = warning(["a", "b", "b"]).unwrap();
         assert!(text.contains("1 of 3 ranks") && text.contains("first those of rank 1"), "{text}");
+        assert_eq!(warning([""; 3]), None, "not known");
         assert!(warning(["a"; 3]).unwrap().contains("3 of 3 ranks"));
     }
 }

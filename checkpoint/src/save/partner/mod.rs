@@ -43,6 +43,11 @@ impl Partner {
     /// # Panics
     /// When there is no such rank.
     pub fn of(rank: usize, node_of_rank: &[usize]) -> Option<Self> {
+        Some(Self::of_all(node_of_rank)?[rank])
+    }
+
+    /// Returns the partners of all ranks, by rank; `None` as of [`Partner::of`].
+    pub fn of_all(node_of_rank: &[usize]) -> Option<Vec<Self>> {
         let world = node_of_rank.len();
         let mut order: Vec<usize> = (0..world).collect();
         order.sort_by_key(|&rank| node_of_rank[rank]);
@@ -51,11 +56,12 @@ impl Partner {
         if 2 * distance > world {
             return None;
         }
-        let position = order.iter().position(|&other| other == rank).expect("a rank of the world");
-        Some(Self {
-            keeper: order[(position + distance) % world],
-            kept: order[(position + world - distance) % world],
-        })
+        let mut partners = vec![Self { keeper: 0, kept: 0 }; world];
+        for (position, &rank) in order.iter().enumerate() {
+            partners[rank].keeper = order[(position + distance) % world];
+            partners[rank].kept = order[(position + world - distance) % world];
+        }
+        Some(partners)
     }
 }
 

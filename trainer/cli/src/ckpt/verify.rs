@@ -13,7 +13,8 @@ use trainer::failure::Outcome;
 ///
 /// Wrong bytes are read again, at most twice. Bytes that are right only then are named on stderr:
 /// memory or the network damages data. A copy that a restore has rejected (`rejected` in `ckpt ls`)
-/// is read if --checkpoint names it, and reinstated if it is intact.
+/// is read if --checkpoint names it, and reinstated if it is intact; so is one of which only the
+/// files of some ranks are rejected.
 #[derive(Debug, Args)]
 pub(super) struct Verify {
     #[command(flatten)]
