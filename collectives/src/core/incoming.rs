@@ -103,8 +103,8 @@ impl<'world, E: Element> Incoming<'world, E> {
         Ok(())
     }
 
-    /// Starts messages together, at least one, each on a range of its own, on the data channel; does
-    /// not block. Waiting for one of them waits for all.
+    /// Starts messages together, at least one, each on a range of its own, on the data channel. It
+    /// does not block. Waiting for one of them waits for all.
     ///
     /// # Errors
     /// Those of [`Collective::submit_group`]; [`Error::Full`] as of [`start`](Self::start).

@@ -137,8 +137,8 @@ pub(crate) fn allocate<'world>(
 }
 
 /// Returns the size of staging memory for checkpoints: all that the rank saves, so that no update
-/// waits for storage. Saves that training waits for anyway need only a little, unless they are copied
-/// to partners, a round of half of this memory at each end of a step.
+/// waits for storage. Saves that training waits for anyway need only a little, unless partners get
+/// copies of them, half of this memory at each end of a step.
 fn staging_bytes(config: &Config, state: &State<'_>) -> u64 {
     let checkpoint = &config.settings.checkpoint;
     let saved: usize = state.shard.saved().map(|piece| piece.flat.len()).sum();
