@@ -105,7 +105,7 @@ impl Worker {
                 return Ok(false);
             }
         }
-        if !has(MANIFEST) {
+        if !has(MANIFEST) || !self.to().rejected_ranks(name)?.is_empty() {
             return Ok(false);
         }
         match self.check_committed(name) {
@@ -148,12 +148,15 @@ impl Worker {
         }
         let Source { name, manifest, .. } = source;
         let is_committed = self.to().is_committed(name);
+        let rejected = self.to().rejected_ranks(name)?;
         let ranks: Vec<usize> = (0..manifest.world).collect();
         let found = self.files_of(source, &ranks)?;
         for rank in ranks {
             let key = manifest.rank_key(name, rank, &index_file(rank));
             // What was committed was verified then: only what is wrong of it is replaced.
-            let is_good = || self.to().check_files(name, manifest, [rank]).is_ok();
+            let is_good = || {
+                !rejected.contains(&rank) && self.to().check_files(name, manifest, [rank]).is_ok()
+            };
             if found.contains(&key) && !(is_committed && is_good()) {
                 self.to().tier().delete(&key)?;
             }
@@ -226,6 +229,7 @@ impl Worker {
             self.to().mark_pinned(name).map_err(CopyError::of_target)?;
         }
         self.publish(source)?;
+        self.to().reinstate_ranks(name).map_err(CopyError::of_target)?; // all are intact now
         // It counts now; what follows is tried again with the next one.
         let warnings = [self.note_latest(name).err(), self.announce(name, Stage::Committed).err()];
         let warnings = warnings.into_iter().flatten().map(|error| error.to_string());

@@ -124,10 +124,6 @@ impl Store {
         removed.inspect_err(|_| self.begun().push(name.clone()))
     }
 
-    fn has_rejected_ranks(&self, name: &CheckpointName) -> bool {
-        self.rejected_ranks(name).is_ok_and(|ranks| !ranks.is_empty())
-    }
-
     /// Checks that all files exist that the manifest names; on a tier of node scope those of the
     /// ranks that have left an index on this node.
     fn check_structure(&self, name: &CheckpointName) -> Result<()> {

@@ -15,8 +15,13 @@ impl Store {
         manifest: &Manifest,
         text: &str,
     ) -> Result<()> {
-        if self.status(name) != Status::Uncommitted {
-            return Ok(());
+        match self.status(name) {
+            Status::Uncommitted => {}
+            // It cannot be read now, so it is not known whether there is one.
+            Status::Refused(_) => {
+                return self.manifest(name).map(drop).inspect_err(|_| self.hold(name));
+            }
+            _ => return Ok(()),
         }
         self.publish_elsewhere_committed(name, manifest, text).inspect_err(|_| self.hold(name))
     }

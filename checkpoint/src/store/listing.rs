@@ -4,7 +4,7 @@ use super::{Identity, Store};
 use crate::error::Result;
 use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
 use crate::format::name::CheckpointName;
-use crate::tier::Tier;
+use crate::tier::{Scope, Tier};
 
 /// State of a checkpoint's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Store {
         Ok(self.scan()?.into_iter().map(list).collect())
     }
 
-    /// The newest committed checkpoint.
+    /// The newest committed checkpoint; on a shared tier of those of which all files count.
     ///
     /// # Errors
     /// As [`Store::list`].
@@ -68,8 +68,11 @@ impl Store {
         let is_committed = |listed: &&Listed| matches!(listed.status, Status::Committed { .. });
         loop {
             let listed = self.list()?;
-            if let Some(newest) = listed.iter().find(is_committed) {
-                return Ok(Some(newest.clone()));
+            for newest in listed.iter().filter(is_committed) {
+                let name = self.parse_name(&newest.name)?;
+                if self.scope() == Scope::Node || !self.has_rejected_ranks(&name) {
+                    return Ok(Some(newest.clone()));
+                }
             }
             // A run may have committed another one and removed the last one that was listed.
             if self.list()? == listed {

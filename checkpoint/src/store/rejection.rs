@@ -1,5 +1,7 @@
 //! Copies in which a restore has found damage: they count no more, until somebody reinstates them.
 
+use std::collections::BTreeSet;
+
 use super::{Status, Store};
 use crate::error::Result;
 use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE, rejected_rank_file};
@@ -9,21 +11,24 @@ impl Store {
     /// Rejects the files of these ranks, and the whole checkpoint if that leaves none here; or all
     /// of it at once. The files of others may be the only intact ones. Ranks of a node may do it at
     /// once; a late one gets an [absence](crate::Error::is_absence).
-    pub(crate) fn reject(&self, name: &CheckpointName, damaged: Option<&[usize]>) -> Result<()> {
-        match damaged.map(|damaged| self.reject_ranks(name, damaged)) {
-            Some(Ok(is_any_left)) if is_any_left => Ok(()),
-            Some(Err(error)) if !error.is_damage() => Err(error),
-            _ => self.rename_manifest(name, MANIFEST, REJECTED),
+    pub(crate) fn reject(
+        &self,
+        name: &CheckpointName,
+        damaged: Option<&BTreeSet<usize>>,
+    ) -> Result<()> {
+        let manifest = match damaged.map(|_| self.manifest(name)) {
+            Some(Err(error)) if !error.is_damage() => return Err(error),
+            manifest => manifest.and_then(Result::ok),
+        };
+        if let Some((manifest, damaged)) = manifest.zip(damaged) {
+            for rank in damaged {
+                self.reject_rank(name, *rank)?;
+            }
+            if !self.ranks_here(name, &manifest)?.is_empty() {
+                return Ok(());
+            }
         }
-    }
-
-    /// Rejects the files of these ranks. Returns whether files of others are left here.
-    fn reject_ranks(&self, name: &CheckpointName, damaged: &[usize]) -> Result<bool> {
-        for rank in damaged {
-            self.reject_rank(name, *rank)?;
-        }
-        let manifest = self.manifest(name)?;
-        Ok(!self.ranks_here(name, &manifest)?.is_empty())
+        self.rename_manifest(name, MANIFEST, REJECTED)
     }
 
     /// Rejects the files of one rank.
@@ -46,14 +51,24 @@ impl Store {
             Status::Committed { .. } => false,
             _ => return Err(self.no_checkpoint(checkpoint)),
         };
-        let ranks = self.rejected_ranks(&name)?;
-        if ranks.is_empty() && !is_rejected {
+        if !self.reinstate_ranks(&name)? && !is_rejected {
             return Err(self.no_checkpoint(checkpoint));
         }
-        for rank in ranks {
-            self.tier().delete(&name.key(&rejected_rank_file(rank)))?;
-        }
         if is_rejected { self.reinstate_manifest(&name) } else { Ok(()) }
+    }
+
+    /// Returns whether the files of some ranks are rejected here, or may be.
+    pub(crate) fn has_rejected_ranks(&self, name: &CheckpointName) -> bool {
+        self.rejected_ranks(name).map_or(true, |ranks| !ranks.is_empty())
+    }
+
+    /// Makes the files of rejected ranks count again; whether there were any.
+    pub(crate) fn reinstate_ranks(&self, name: &CheckpointName) -> Result<bool> {
+        let ranks = self.rejected_ranks(name)?;
+        for rank in &ranks {
+            self.tier().delete(&name.key(&rejected_rank_file(*rank)))?;
+        }
+        Ok(!ranks.is_empty())
     }
 
     fn reinstate_manifest(&self, name: &CheckpointName) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Restoring the newest checkpoint that the tiers together have, from the best copies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::View;
@@ -101,7 +101,7 @@ struct BadCopy {
     name: CheckpointName,
     source: Source,
     /// The saved ranks whose files are damaged; `None` if all of it is of no use.
-    damaged: Option<Vec<usize>>,
+    damaged: Option<BTreeSet<usize>>,
 }
 
 impl<'a, 'p> Search<'a, 'p> {
@@ -256,16 +256,16 @@ impl<'a, 'p> Search<'a, 'p> {
     /// Copies of a restored checkpoint in which damage was found. On a shared tier all of it is
     /// rejected, as readers need all of it, unless it has intact files that are nowhere else.
     fn bad_copies(&self, candidate: &mut Candidate, failures: &[Failure]) -> Vec<BadCopy> {
-        let mut copies: BTreeMap<Source, Option<Vec<usize>>> = BTreeMap::new();
+        let mut copies: BTreeMap<Source, Option<BTreeSet<usize>>> = BTreeMap::new();
         for failure in failures.iter().filter(|failure| !failure.flaw.is_transient) {
-            let damaged = copies.entry(failure.source).or_insert(Some(Vec::new()));
+            let damaged = copies.entry(failure.source).or_insert(Some(BTreeSet::new()));
             match (damaged.as_mut(), failure.saved.clone()) {
                 (Some(ranks), Some(more)) => ranks.extend(more),
                 _ => *damaged = None,
             }
         }
         let name = parse(candidate);
-        let copy = |(source, damaged): (Source, Option<Vec<usize>>)| {
+        let copy = |(source, damaged): (Source, Option<BTreeSet<usize>>)| {
             let is_shared = self.views[source.tier].store.scope() == Scope::Shared;
             let damaged = damaged.filter(|_| !is_shared || candidate.needs(source));
             if damaged.is_none() {
@@ -288,7 +288,7 @@ impl<'a, 'p> Search<'a, 'p> {
                 continue;
             }
             let store = self.views[source.tier].store;
-            match store.reject(name, damaged.as_deref()) {
+            match store.reject(name, damaged.as_ref()) {
                 Err(error) if !error.is_absence() => {
                     warnings.push(error.to_string());
                     first.get_or_insert(error);
@@ -344,7 +344,8 @@ fn on_tier(source: Source, flaw: &Flaw) -> Failure {
 fn incomplete(version: &Version, missing: &[usize]) -> Failure {
     let first = missing[0];
     let reason = format!(
-        "no tier has the files of {} of the {} ranks that saved it, the first of them rank {first}",
+        "no tier has the files of {} of the {} ranks that saved it, the first of them rank {first}; if \
+         a restore had rejected them, `yardstick ckpt verify --checkpoint` reinstates intact ones",
         missing.len(),
         version.world()
     );

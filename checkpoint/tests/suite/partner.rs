@@ -227,6 +227,24 @@ fn a_commit_that_was_cut_between_nodes_is_completed() {
     }
 }
 
+/// Of a commit that was cut, a node completes what is intact there.
+#[test]
+fn a_damaged_file_does_not_keep_a_commit_from_being_completed() {
+    let placement: Placement<'_> = &[0, 1, 2];
+    let mut cluster = Cluster::new(3, false);
+    let name = save(&cluster, placement, 10);
+    let cut = cluster.nvme(2);
+    fs::remove_file(cut.join(&name).join("MANIFEST.json")).unwrap();
+    let of_rank_2 = cut.join(&name).join("d01/r00002-000.safetensors");
+    fs::write(of_rank_2, "torn").unwrap();
+    cluster.resume(placement);
+    let store = open_node(cut);
+    store.apply_retention(2, 1, &NoFailpoints);
+    assert_eq!(store.presence(&name).unwrap().ranks, 1, "the copy of rank 1's files");
+    cluster.replace(1);
+    assert_eq!(cluster.resume(placement)[0].step, 10);
+}
+
 /// Network that flips a bit of the n-th byte that a rank sends to another one.
 struct Noisy<'a> {
     peers: &'a Thread,

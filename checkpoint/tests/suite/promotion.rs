@@ -595,6 +595,24 @@ fn a_committed_copy_that_lost_a_file_is_completed() {
     }
 }
 
+/// A restore has found damage in it, and rejected one rank: that is replaced, and counts again.
+#[test]
+fn a_committed_copy_with_a_rejected_rank_is_completed() {
+    for ranks in [1, 2] {
+        let tiers = Tiers::new();
+        let name = save(&tiers.from, 2, 10, 1, 0);
+        tiers.promote(ranks, &name);
+        let copy = tiers.path("to").join(&name);
+        let shard = copy.join("d00/r00001-000.safetensors");
+        let mut bytes = fs::read(&shard).unwrap();
+        bytes[4100] ^= 4;
+        fs::write(shard, bytes).unwrap();
+        fs::write(copy.join("r00001.rejected"), "").unwrap();
+        tiers.promote(ranks, &name);
+        tiers.assert_same(&name);
+    }
+}
+
 /// A copy that cannot be read now may be intact: it is neither taken for damaged nor written again.
 #[test]
 fn a_committed_copy_that_cannot_be_read_now_stays() {

@@ -290,6 +290,47 @@ fn copies_that_are_damaged_in_different_places_complete_each_other() {
     let store = open(&cluster.shared());
     assert_eq!(store.apply_retention(1, 1, &NoFailpoints), RetentionReport::default());
     assert_eq!(names(&store), [&name[..], &older]);
+    // Nor is it one to export, until it is reinstated.
+    assert_eq!(store.newest().unwrap().unwrap().name, older);
+    assert!(store.verify(&name).unwrap().is_rejected && store.reinstate(&name).is_ok());
+    assert_eq!(store.newest().unwrap().unwrap().name, name);
+}
+
+/// Two copies may each have what the other lacks, or not: then the last of them stays.
+#[test]
+fn of_two_damaged_copies_one_stays_for_what_only_it_has() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let cluster = Cluster::new(2, false);
+    let name = cluster.save(&[0, 1], 10, NVME);
+    let whole = Cluster::new(1, true);
+    assert_eq!(whole.save(&[0, 0], 10, BOTH), name);
+    for folder in &folders {
+        for file in files(&whole.shared()) {
+            let copy = folder.path().join(file.strip_prefix(whole.shared()).unwrap());
+            fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            fs::copy(file, copy).unwrap();
+        }
+        flip(&shard(folder.path(), &name, 0), 4100);
+    }
+    fs::remove_dir_all(cluster.nvme(1).join(&name)).unwrap();
+    for warnings in [2, 0] {
+        let restored = on_ranks(2, |peers| {
+            let mut members = cluster.tiers(peers.rank()).members().to_vec();
+            members.extend(folders.iter().zip(["first", "second"]).map(|(folder, tier)| Member {
+                name: tier.to_owned(),
+                scope: Scope::Shared,
+                store: Arc::new(open(folder.path())),
+            }));
+            // Rank 1 has no file of rank 0: it tries both copies, and then rank 0's disk.
+            let mut data: Vec<Vec<u8>> = model(0).iter().map(|it| vec![0; it.len()]).collect();
+            let restored = Tiers::new(members).resume(&mut whole_parts(&mut data), peers);
+            assert_eq!(data, model(10));
+            restored.unwrap().unwrap().warnings
+        });
+        assert_eq!(restored[0].len(), warnings, "{:?}", restored[0]);
+    }
+    let counts = folders.each_ref().map(|folder| open(folder.path()).holds(&name).unwrap());
+    assert_eq!(counts, [false, true], "rank 1's files are only there");
 }
 
 #[test]
