@@ -161,10 +161,11 @@ impl Plan {
 
     fn text(&self, config: &Config, plan: &RankPlan, local: usize) -> String {
         format!(
-            "{}: {}, {} on this machine, {} of {} tokens a micro-batch, recomputation: {}\n\n{}",
+            "{}: {}, {} on {}, {} of {} tokens a micro-batch, recomputation: {}\n\n{}",
             config.name,
             count(self.ranks, "rank"),
             thousands(local as f64),
+            if self.devices.is_some() { "each machine" } else { "this machine" },
             count(config.workload.batch.micro_sequences, "sequence"),
             thousands(config.workload.batch.sequence_tokens as f64),
             plan.recompute,

@@ -4,7 +4,7 @@
 use models::fused::Recompute;
 
 use super::{JobShape, RankPlan, with_recompute};
-use crate::config::{Config, Engine, Sharded};
+use crate::config::{Config, Engine, ParallelConfig, Sharded};
 use record::text::number_format::{binary, count, thousands};
 
 /// Inputs of a plan, from which changed plans are made.
@@ -43,13 +43,14 @@ type Change = fn(&Candidate, Limit) -> Option<Candidate>;
 
 /// Changes in the order of application: all of them together are the least that a rank can need.
 /// The number of further ranks that suffices depends on all other changes.
-const CHANGES: [Change; 5] = [shard, recompute, smaller_micro_batch, fewer_local_ranks, more_ranks];
+const CHANGES: [Change; 6] =
+    [shard, fewer_copies, recompute, smaller_micro_batch, fewer_local_ranks, more_ranks];
 
 /// Mask of the [`CHANGES`], a bit each, that change the workload.
-const OF_WORKLOAD: u32 = 0b00100;
+const OF_WORKLOAD: u32 = 0b001000;
 
 /// Mask of the changes that take more machines.
-const OF_MACHINES: u32 = 0b11000;
+const OF_MACHINES: u32 = 0b110000;
 
 /// Names the changes that would make a run fit, planned together: settings where these suffice;
 /// else a smaller micro-batch, and more machines, which keep the workload; else both.
@@ -141,6 +142,37 @@ fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
     Some(candidates.swap_remove(chosen))
 }
 
+/// Returns the least change of how sharded state is divided and gathered: what is gathered is kept
+/// for a shorter time, or all ranks share one copy, or both.
+fn fewer_copies(before: &Candidate, limit: Limit) -> Option<Candidate> {
+    let now = before.origin.config.settings.parallel;
+    let windows = ParallelConfig { reshard: true, gather_ahead: now.gather_ahead.min(1), ..now };
+    let one_copy = ParallelConfig { data: 1, shard: 0, ..now };
+    let both = ParallelConfig { data: 1, shard: 0, ..windows };
+    let shares = |parallel: &ParallelConfig| {
+        *parallel != now
+            && match now.sharded {
+                Sharded::Weights => true,
+                Sharded::Gradients => *parallel == one_copy,
+                Sharded::None | Sharded::Optimizer => false,
+            }
+    };
+    let candidates = [windows, one_copy, both].into_iter().filter(shares).filter_map(|parallel| {
+        let changes = [
+            (parallel.data != now.data).then(|| "parallel.data = 1".to_owned()),
+            (parallel.shard != now.shard).then(|| "parallel.shard = 0".to_owned()),
+            (parallel.reshard != now.reshard).then(|| "parallel.reshard = true".to_owned()),
+            (parallel.gather_ahead != now.gather_ahead)
+                .then(|| format!("parallel.gather_ahead = {}", parallel.gather_ahead)),
+        ];
+        let changes: Vec<_> = changes.into_iter().flatten().collect();
+        before.with(changes.join(" and "), limit, |origin| {
+            origin.config.settings.parallel = parallel;
+        })
+    });
+    first_that_fits(candidates)
+}
+
 fn recompute(before: &Candidate, limit: Limit) -> Option<Candidate> {
     let config = &before.origin.config;
     let has_one_block = config.workload.model.layers == 1;
@@ -188,16 +220,25 @@ fn fewer_local_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
 /// Returns the smallest number of ranks that fit, on more machines. Each rank has a smaller part of
 /// the optimizer's state, which must be sharded already; that of one rank cannot be.
 fn more_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
-    let JobShape { world, local, .. } = before.origin.shape;
+    let world = before.origin.shape.world;
     let now = before.origin.config.settings.parallel.sharded;
     if now == Sharded::None && world > 1 {
         return None;
     }
-    let sharded = now.max(Sharded::Optimizer);
-    let shards = match now {
-        Sharded::None => format!(" and parallel.sharded = {sharded}"),
-        _ => String::new(),
-    };
+    if now != Sharded::None {
+        return more_ranks_of(now, before, limit);
+    }
+    let has_windows = before.origin.config.settings.run.engine == Engine::Fused;
+    let kinds = [Sharded::Optimizer, Sharded::Gradients, Sharded::Weights].into_iter();
+    let kinds = kinds.filter(|sharded| has_windows || *sharded < Sharded::Weights);
+    first_that_fits(kinds.filter_map(|sharded| more_ranks_of(sharded, before, limit)))
+}
+
+/// Returns the smallest number of ranks that fit with so much sharded.
+fn more_ranks_of(sharded: Sharded, before: &Candidate, limit: Limit) -> Option<Candidate> {
+    let JobShape { world, local, .. } = before.origin.shape;
+    let is_new = before.origin.config.settings.parallel.sharded != sharded;
+    let shards = if is_new { format!(" and parallel.sharded = {sharded}") } else { String::new() };
     let with = |ranks: usize| {
         let change = format!("{} ranks in all{shards}", thousands(ranks as f64));
         before.with(change, limit, |origin| {
@@ -256,6 +297,22 @@ mod tests {
         let found = hinted("llama3-70b", &["parallel.sharded=weights"], 8, 80);
         let more = "it fits with run.recompute = full and 32 ranks in all (";
         assert!(found.starts_with(more), "as few as suffice: {found}");
+        let found = hinted("llama3-70b", &[], 1, 80);
+        assert!(found.contains(" ranks in all and parallel.sharded = weights ("), "{found}");
+        let weights = ["run.recompute=full", "parallel.sharded=weights"];
+        let hybrid = [&weights[..], &["parallel.data=8", "parallel.shard=8"]].concat();
+        let found = hinted("llama3-70b", &hybrid, 64, 50);
+        let one_copy = "it fits with parallel.data = 1 and parallel.shard = 0 (";
+        assert!(found.starts_with(one_copy), "{found}");
+        let kept = [&weights[..], &["parallel.reshard=false"]].concat();
+        let found = hinted("llama3-70b", &kept, 64, 80);
+        assert!(found.starts_with("it fits with parallel.reshard = true ("), "{found}");
+        let ahead = [&weights[..], &["parallel.gather_ahead=20"]].concat();
+        let found = hinted("llama3-70b", &ahead, 64, 60);
+        assert!(found.starts_with("it fits with parallel.gather_ahead = 1 ("), "{found}");
+        let fixed = [&weights[..], &["parallel.data=2", "parallel.shard=8"]].concat();
+        let found = hinted("llama3-70b", &fixed, 16, 80);
+        assert!(found.contains("parallel.shard = 0 and 32 ranks in all ("), "{found}");
         let found = hinted("gpt3-175b", &[], 8, 2);
         assert!(
             found.starts_with("it does not fit even with parallel.sharded = weights"),

@@ -238,7 +238,6 @@ impl Model for Broken {
     }
 }
 
-/// The first of several micro-batches is not finite on one rank.
 /// The update must not fill the way between replicas with what windows need much later: the first
 /// window would wait behind it.
 #[test]
@@ -271,6 +270,7 @@ fn replicas_gather_weights_in_the_order_and_the_time_in_which_windows_need_them(
     }
 }
 
+/// The first of several micro-batches is not finite on one rank.
 #[test]
 fn a_gradient_that_is_not_finite_names_its_rank_where_gradients_are_sharded() {
     for sharded in ["gradients", "weights"] {
