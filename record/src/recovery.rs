@@ -14,6 +14,9 @@ pub struct Recovery {
     pub seconds: f64,
     /// Bytes read by all ranks, by tier, the nearest first.
     pub sources: Vec<RecoverySource>,
+    /// Digest of the restored weights, in any layout of ranks that of the attempt that saved them:
+    /// `fingerprint.weights`, if it ended with that step. Absent in records of earlier versions.
+    pub weights: Option<String>,
 }
 
 /// Bytes of a restored state from one tier.

@@ -90,6 +90,7 @@ fn a_run_goes_on_from_any_layout_in_any_other() {
     let run = Run { folder: Folder::new(), server: S3Server::start() };
     let circuit = circuit(LAYOUTS.len());
     undisturbed.train(Layout::ONE_RANK, circuit.len());
+    let mut saved = Value::Null;
     for (attempt, &layout) in circuit.iter().enumerate() {
         // The nearer tiers are lost, so that each tier is restored from in turn.
         let lost = attempt % TIERS.len();
@@ -102,10 +103,13 @@ fn a_run_goes_on_from_any_layout_in_any_other() {
             let case = format!("{before} to {}", LAYOUTS[layout]);
             let resumed = &run.folder.record()["attempts"][attempt];
             assert_eq!(resumed["resumed_after_step"], attempt, "{case}");
+            assert_eq!(resumed["recovery"]["weights"], saved, "{case}");
             for (tier, bytes) in run.bytes_read(resumed).into_iter().enumerate() {
                 assert_eq!(bytes > 0, tier == lost, "{case}: {bytes} bytes from {}", TIERS[tier]);
             }
         }
+        saved = run.folder.record()["fingerprint"]["weights"].clone();
+        assert!(saved.is_string(), "the digest of the weights at the end");
     }
     let losses = [&run, &undisturbed].map(|run| run.folder.losses());
     assert_eq!(losses[0].len(), circuit.len());

@@ -264,7 +264,7 @@ impl Checkpointer {
             self.start_copies(trainer)?;
             return Ok(None);
         };
-        self.recovery = Some(recovery::of_all_ranks(start.elapsed(), &restored.sources, ranks)?);
+        let read = recovery::of_all_ranks(start.elapsed(), &restored.sources, ranks)?;
         for rejected in &restored.rejected {
             let text = format!("checkpoint {rejected} is not usable, trying an older one");
             self.warn(None, text);
@@ -273,6 +273,8 @@ impl Checkpointer {
             self.warn(None, text.clone());
         }
         trainer.resume_from(progress::of_restored(&restored)?)?;
+        let weights = Some(trainer.weights_digest(ranks)?.to_string());
+        self.recovery = Some(Recovery { weights, ..read });
         self.start_copies(trainer)?;
         self.committed_step = Some(restored.step);
         self.resume_copies(&restored.checkpoint, &ranks)?;

@@ -31,5 +31,5 @@ pub(super) fn of_all_ranks(
         from_peers_bytes: sum[1],
     });
     let seconds = Duration::from_nanos(slowest).as_secs_f64();
-    Ok(Recovery { seconds, sources: named.collect() })
+    Ok(Recovery { seconds, sources: named.collect(), weights: None })
 }
