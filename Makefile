@@ -29,6 +29,8 @@ TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
 TEST_OPENMPI5_MPIJOB_SECONDS := 240
 MUTANTS_SECONDS := 4500
+SHARDING_MUTANTS_SECONDS := 2400
+SOAK_PARALLEL_SECONDS := 600
 SOAK_CUDA_EMULATED_SECONDS := 1800
 SOAK_CHECKPOINTS_BUILD_SECONDS := 1200
 SOAK_CHECKPOINTS_SECONDS := 1800
@@ -80,7 +82,7 @@ SETUPS := setup-build setup-test setup-lint setup-kubernetes
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-parallel test-faulty-filesystem \
 	test-slow-links test-mpijob test-manifests test-api-server test-doc test-cuda-kernels \
 	test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
-SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
+SOAK_GROUPS := mutants sharding-mutants soak-parallel soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
 	soak-otlp soak-slurm
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) k8s-e2e lint format \
@@ -204,6 +206,13 @@ soak: setup-test ## run what takes longer than `make test`: an hour
 
 mutants: test-build ## plant errors in the CUDA kernels, one by one: their tests must find them
 	@$(BUDGET) $@ $(MUTANTS_SECONDS) scripts/cuda-mutants.sh
+
+sharding-mutants: test-build ## plant errors in the sharding of state: its tests must find them
+	@$(BUDGET) $@ $(SHARDING_MUTANTS_SECONDS) scripts/sharding-mutants.sh
+
+soak-parallel: export YARDSTICK_SOAK_LAYOUTS := 1
+soak-parallel: test-build ## train eight ranks in bf16 in every division of their state
+	@$(BUDGET) $@ $(SOAK_PARALLEL_SECONDS) $(CARGO_TEST) --test parallel -- losses::bf16
 
 soak-cuda-kernels: test-build ## run the tests of the CUDA kernels with more seeds of scheduling
 	@scripts/emulated-cuda.sh > /dev/null

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use support::{Finished, Folder, RunResult, finish, mpirun, mpirun_on_nodes};
 
-/// Two shard groups on two nodes, which share the weights in a group and divide moments and master
-/// weights among all ranks.
+/// Two shard groups on two nodes, to which ranks are dealt in turn. They share the weights in a group
+/// and divide moments and master weights among all ranks.
 const HYBRID: Layout = Layout {
-    node_of_rank: &[0, 0, 1, 1],
+    node_of_rank: &[0, 1, 0, 1],
     settings: &[
         "parallel.data=2",
         "parallel.shard=2",
@@ -117,6 +117,11 @@ fn a_lost_disk_of_a_hybrid_layout_is_restored_from_the_other_node() {
         job.train("8", &[]).expect(0);
         job.lose(node, 8);
         assert_eq!(job.folder.result(), expected, "without the disk of node {node}");
+        let record = job.folder.record();
+        let places = record["ranks"].as_array().unwrap().iter().map(|rank| &rank["mesh"]);
+        let expected = [[0, 0], [1, 0], [0, 1], [1, 1]];
+        let expected = expected.map(|[data, shard]| json!({ "data": data, "shard": shard }));
+        assert!(places.eq(&expected), "a shard group is on one node: {record:#}");
     }
 }
 

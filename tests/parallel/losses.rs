@@ -153,15 +153,21 @@ fn accumulated_gradients_have_the_losses_of_one_rank() {
     }
 }
 
+/// One kind on each mesh in `make test`; all of them in `make soak`.
 #[test]
 fn bf16_has_the_losses_of_one_rank() {
-    let alone = train(Layout::ONE_RANK, 3, "bf16");
-    for ([data, shard], sharded) in
-        MESHES.into_iter().zip(["weights", "none", "weights", "gradients"])
-    {
-        let layout = Layout { data, shard, sharded };
-        let folder = train(layout, 3, "bf16");
-        assert_close(&folder, &alone, &BF16, &format!("bf16, {layout}"));
+    let is_soak = std::env::var_os("YARDSTICK_SOAK_LAYOUTS").is_some();
+    let accumulations: &[usize] = if is_soak { &[1, 3] } else { &[3] };
+    for &accumulation in accumulations {
+        let alone = train(Layout::ONE_RANK, accumulation, "bf16");
+        let chosen = ["weights", "none", "weights", "gradients"];
+        for ([data, shard], chosen) in MESHES.into_iter().zip(chosen) {
+            for sharded in KINDS.into_iter().filter(|kind| is_soak || *kind == chosen) {
+                let layout = Layout { data, shard, sharded };
+                let folder = train(layout, accumulation, "bf16");
+                assert_close(&folder, &alone, &BF16, &format!("bf16 x {accumulation}, {layout}"));
+            }
+        }
     }
 }
 

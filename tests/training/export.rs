@@ -67,6 +67,19 @@ fn an_import_of_an_export_has_the_same_bits() {
     }
 }
 
+/// Each rank reads only what it holds.
+#[cfg(feature = "mpi")]
+#[test]
+fn an_import_into_sharded_weights_has_the_same_bits() {
+    let folder = Folder::new();
+    let exported = text(&train_and_export(&folder, GPT));
+    let second = folder.sibling("second");
+    let out = text(&second);
+    let sharded = ["--steps", "1", "--set", "parallel.sharded=weights", "--init-from", &exported];
+    finish(support::mpirun(2, &[&["train", "--out", &out], GPT, &sharded].concat())).expect(0);
+    assert_eq!(initial_digest(&second), folder.record()["fingerprint"]["weights"]);
+}
+
 #[test]
 fn a_run_that_resumes_does_not_read_the_folder_again() {
     let folder = Folder::new();

@@ -44,24 +44,25 @@ fn health_bits(config: &Config, collective: &dyn Collective) -> Vec<Option<[u64;
 fn norms_are_right_on_all_ranks_and_sharding_does_not_change_a_bit() {
     for compute in ["f32", "bf16"] {
         for world in [1, 2] {
-            let run = |is_sharded: bool| {
+            let run = |sharded: &str| {
                 let config = config(
                     "llama-smoke",
                     &[
                         &format!("precision.compute={compute}"),
-                        sharding(is_sharded),
+                        &format!("parallel.sharded={sharded}"),
                         "telemetry.health_every_steps=1",
                     ],
                 );
                 on_ranks(world, |rank| health_bits(&config, rank))
             };
-            let ranks = run(false);
+            let ranks = run("none");
             assert!(ranks.iter().all(|rank| *rank == ranks[0]), "all ranks agree");
             assert_eq!(
                 ranks[0].iter().map(Option::is_some).collect::<Vec<_>>(),
                 [false, true, true, true]
             );
-            assert_eq!(run(true), ranks, "{compute} on {world} ranks");
+            assert_eq!(run("optimizer"), ranks, "{compute} on {world} ranks");
+            assert_eq!(run("weights"), run("gradients"), "{compute} on {world} ranks");
         }
     }
 }
