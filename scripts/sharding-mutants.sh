@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Whether the unit tests of the step find errors in how state is sharded: plants each of them in turn
-# in a copy of the sources, and runs the tests. Every one must make a test fail, and the control none.
-# The copy has a target folder of its own, as cargo takes the crates of both for the same.
+# Whether the unit tests of the step find errors in how state is sharded: plants each of them in
+# turn in a copy of the sources, and runs the tests. Every one must make a test fail, and the
+# control none. The copy has a target folder of its own, as cargo takes the crates of both for the
+# same.
 #
 #   scripts/sharding-mutants.sh [PATTERN]     only those whose names match
 set -euo pipefail

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use support::{Finished, Folder, RunResult, finish, mpirun, mpirun_on_nodes};
 
-/// Two shard groups on two nodes, to which ranks are dealt in turn. They share the weights in a group
-/// and divide moments and master weights among all ranks.
+/// Two shard groups on two nodes, to which ranks are dealt in turn. They share the weights in a
+/// group, and divide moments and master weights among all ranks.
 const HYBRID: Layout = Layout {
     node_of_rank: &[0, 1, 0, 1],
     settings: &[

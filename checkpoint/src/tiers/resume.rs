@@ -344,8 +344,9 @@ fn on_tier(source: Source, flaw: &Flaw) -> Failure {
 fn incomplete(version: &Version, missing: &[usize]) -> Failure {
     let first = missing[0];
     let reason = format!(
-        "no tier has the files of {} of the {} ranks that saved it, the first of them rank {first}; if \
-         a restore had rejected them, `yardstick ckpt verify --checkpoint` reinstates intact ones",
+        "no tier has the files of {} of the {} ranks that saved it, the first of them rank \
+         {first}; if a restore had rejected them, `yardstick ckpt verify --checkpoint` reinstates \
+         intact ones",
         missing.len(),
         version.world()
     );
