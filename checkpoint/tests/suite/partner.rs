@@ -227,7 +227,7 @@ fn a_commit_that_was_cut_between_nodes_is_completed() {
     }
 }
 
-/// Of a commit that was cut, a node completes what is intact there.
+/// A node completes a cut commit with those files that are intact there.
 #[test]
 fn a_damaged_file_does_not_keep_a_commit_from_being_completed() {
     let placement: Placement<'_> = &[0, 1, 2];

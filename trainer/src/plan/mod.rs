@@ -268,8 +268,8 @@ const PROGRAM_BYTES: usize = 8 << 20;
 const PROCESS_BYTES: usize = 2 << 20;
 
 /// The same for each further thread: 0.05 MiB of stack, and what blocks of the heap are larger than
-/// their content. On processors without AVX-512 0.06 MiB were measured for `smoke` with 2 threads,
-/// and 0.19 MiB with 8.
+/// their content. On processors without AVX-512 0.03 MiB were measured for `smoke` with 2 threads,
+/// and 0.16 MiB with 8.
 const THREAD_BYTES: usize = 192 << 10;
 
 /// Buffer for writing shards to disk.
