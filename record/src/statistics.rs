@@ -35,6 +35,20 @@ impl Distribution {
     }
 }
 
+/// Returns the median of values in any order, and leaves them in another one; 0 without values.
+pub fn median_of(values: &mut [f64]) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let (middle, is_odd) = (values.len() / 2, values.len() % 2 == 1);
+    let (lower, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
+    if is_odd {
+        return *upper;
+    }
+    let below = lower.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (below + *upper) / 2.0
+}
+
 /// Histogram of measurements, in the unit that the field's name states.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::student::quantile;
+use record::student::quantile;
 
 /// An effect with its interval: 0.05 is five percent more than the base.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -22,7 +22,6 @@ mod metric;
 mod recorded;
 mod render;
 mod side;
-mod student;
 #[cfg(test)]
 mod tests;
 mod turns;

@@ -6,7 +6,7 @@
 ///
 /// Uses Newton's method: the probability is a convex function of t, so that from 0 on no step is
 /// too large, and the first one that does not enlarge t is the last.
-pub(super) fn quantile(error_rate: f64, freedom: f64) -> f64 {
+pub fn quantile(error_rate: f64, freedom: f64) -> f64 {
     let mut t = 0.0;
     loop {
         let next = t + (outside(t, freedom) - error_rate) / (2.0 * density(t, freedom));
@@ -31,7 +31,7 @@ fn outside(t: f64, freedom: f64) -> f64 {
 }
 
 /// Regularized incomplete beta function I(x; a, b).
-fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
+pub(crate) fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
     }

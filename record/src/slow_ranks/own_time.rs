@@ -1,22 +1,22 @@
 //! Own time of a rank in a step.
 
-use record::Kind;
-use record::phase::PhaseTimes;
+use crate::Kind;
+use crate::phase::PhaseTimes;
 
 /// Number of the kinds of time that ranks exchange.
-pub(crate) const FIELDS: usize = Kind::ALL.len();
+pub const FIELDS: usize = Kind::ALL.len();
 
 /// Seconds of a step in which a rank did not wait for other ranks, by kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct OwnTime([f64; FIELDS]);
+pub struct OwnTime([f64; FIELDS]);
 
 impl OwnTime {
     /// No time.
-    pub(crate) const ZERO: Self = Self([0.0; FIELDS]);
+    pub const ZERO: Self = Self([0.0; FIELDS]);
 
     /// Returns the own time of a step with these phases, in which the host spent some time on
     /// starting communication: that happens while it computes.
-    pub(crate) fn of_step(phases: &PhaseTimes, starting_ns: u64) -> Self {
+    pub fn of_step(phases: &PhaseTimes, starting_ns: u64) -> Self {
         let spent = |kind: Kind| -> u64 { kind.phases().iter().map(|it| phases.get(*it)).sum() };
         let mut time = Self::ZERO;
         for kind in Kind::ALL {
@@ -28,7 +28,7 @@ impl OwnTime {
     }
 
     /// Returns the own time of a save whose files took a rank so long to write.
-    pub(crate) fn of_save(write_ns: u64) -> Self {
+    pub fn of_save(write_ns: u64) -> Self {
         let mut time = Self::ZERO;
         time.set(Kind::Checkpoint, write_ns);
         time
@@ -39,17 +39,17 @@ impl OwnTime {
     }
 
     /// Returns the seconds of all kinds.
-    pub(super) fn total(&self) -> f64 {
+    pub fn total(&self) -> f64 {
         self.0.iter().sum()
     }
 
     /// Returns each kind with its seconds.
-    pub(super) fn by_kind(&self) -> impl Iterator<Item = (Kind, f64)> + '_ {
+    pub fn by_kind(&self) -> impl Iterator<Item = (Kind, f64)> + '_ {
         Kind::ALL.into_iter().zip(self.0)
     }
 
     /// Encodes the times as numbers, for other ranks.
-    pub(crate) fn encode(&self) -> [f64; FIELDS] {
+    pub fn encode(&self) -> [f64; FIELDS] {
         self.0
     }
 
@@ -57,7 +57,7 @@ impl OwnTime {
     ///
     /// # Panics
     /// Unless there are [`FIELDS`].
-    pub(crate) fn decode(fields: &[f64]) -> Self {
+    pub fn decode(fields: &[f64]) -> Self {
         Self(fields.try_into().expect("as many fields as kinds"))
     }
 }
