@@ -233,7 +233,8 @@ impl Class {
     fn level(&self, slow: Slow) -> f64 {
         match slow.basis {
             Basis::Change => {
-                let mut before: Vec<f64> = self.history.of_rank(slow.rank).skip(slow.blocks).collect();
+                let mut before: Vec<f64> =
+                    self.history.of_rank(slow.rank).skip(slow.blocks).collect();
                 median_of(&mut before)
             }
             Basis::Pace => self.offsets[slow.rank].unwrap_or(0.0),

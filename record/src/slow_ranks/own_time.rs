@@ -3,16 +3,16 @@
 use crate::Kind;
 use crate::phase::PhaseTimes;
 
-/// Number of the kinds of time that ranks exchange.
-pub const FIELDS: usize = Kind::ALL.len();
-
 /// Seconds of a step in which a rank did not wait for other ranks, by kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OwnTime([f64; FIELDS]);
+pub struct OwnTime([f64; Kind::ALL.len()]);
 
 impl OwnTime {
+    /// Number of the kinds of time that ranks exchange.
+    pub const FIELDS: usize = Kind::ALL.len();
+
     /// No time.
-    pub const ZERO: Self = Self([0.0; FIELDS]);
+    pub const ZERO: Self = Self([0.0; Self::FIELDS]);
 
     /// Returns the own time of a step with these phases, in which the host spent some time on
     /// starting communication: that happens while it computes.
@@ -49,14 +49,14 @@ impl OwnTime {
     }
 
     /// Encodes the times as numbers, for other ranks.
-    pub fn encode(&self) -> [f64; FIELDS] {
+    pub fn encode(&self) -> [f64; Self::FIELDS] {
         self.0
     }
 
     /// Decodes the numbers of another rank.
     ///
     /// # Panics
-    /// Unless there are [`FIELDS`].
+    /// Unless there are [`Self::FIELDS`].
     pub fn decode(fields: &[f64]) -> Self {
         Self(fields.try_into().expect("as many fields as kinds"))
     }

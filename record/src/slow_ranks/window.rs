@@ -79,7 +79,8 @@ impl Test<'_> {
                 let limits = Limits { gate: 0.015, least: self.rule.least_slower };
                 let is_slower =
                     clipped(now, median_of(&mut now.to_vec()), noise()) > CHANGED_SLOWER;
-                let decided = self.decide(rank, (Basis::Change, limits), now, earlier, noise(), error);
+                let decided =
+                    self.decide(rank, (Basis::Change, limits), now, earlier, noise(), error);
                 decided.filter(|_| is_slower)
             };
             let off_its_pace = || {

@@ -28,9 +28,9 @@ use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::mesh::{Dimensions, Mesh};
 use crate::ranks::Ranks;
-use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
 use crate::timing::tallies::Tallies;
+use record::slow_ranks::OwnTime;
 use telemetry::hardware::SharedAlert;
 
 /// Returns the bucket plan of a model, and the layout padded to it.

@@ -6,10 +6,10 @@ use models::ops::update_norm::UpdateSquares;
 
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::stragglers::{self, OwnTime};
 use crate::tier_set::TierSet;
 use record::ExitCode;
 use record::Trigger;
+use record::slow_ranks::OwnTime;
 use record::text::count;
 use telemetry::hardware::{ALERT_FIELDS, Alert};
 
@@ -55,7 +55,7 @@ pub(crate) struct Vote {
 const OWN_TIME: usize = 12;
 
 /// Number of fields before those of the alert.
-const ALERT: usize = OWN_TIME + stragglers::FIELDS;
+const ALERT: usize = OWN_TIME + OwnTime::FIELDS;
 
 const FIELDS: usize = ALERT + ALERT_FIELDS;
 

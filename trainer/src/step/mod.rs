@@ -60,13 +60,13 @@ use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::mesh::Dimensions;
 use crate::ranks::Ranks;
-use crate::stragglers::OwnTime;
 use crate::timing::communication::Communication;
 use crate::timing::phase::{PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
 use crate::timing::step_trace::StepTrace;
 use crate::timing::tallies::Tallies;
 use record::phase::Phase;
+use record::slow_ranks::OwnTime;
 use record::{BucketRecord, DimensionTraffic, WeightsDigest};
 use telemetry::hardware::{Alert, SharedAlert};
 

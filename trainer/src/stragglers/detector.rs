@@ -8,8 +8,8 @@
 
 use record::Straggler;
 
-use super::own_time::OwnTime;
 use record::Kind;
+use record::slow_ranks::OwnTime;
 
 /// Conditions for calling a rank slow.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -189,7 +189,7 @@ impl Detector {
     /// Returns the kind of time with the largest excess over the median rank.
     fn kind(&self, rank: usize) -> Kind {
         let mut of_ranks = vec![0.0; self.world];
-        let mut added = [(Kind::Compute, 0.0); super::FIELDS];
+        let mut added = [(Kind::Compute, 0.0); OwnTime::FIELDS];
         for step in self.times.chunks(self.world) {
             for (index, (kind, own)) in step[rank].by_kind().enumerate() {
                 let seconds = |time: &OwnTime| time.by_kind().nth(index).map_or(0.0, |it| it.1);

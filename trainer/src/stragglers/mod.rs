@@ -6,7 +6,6 @@
 
 mod calibration;
 mod detector;
-mod own_time;
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]
@@ -14,4 +13,3 @@ mod tests;
 
 pub(crate) use calibration::outliers;
 pub(crate) use detector::{Detector, Limits};
-pub(crate) use own_time::{FIELDS, OwnTime};

@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use super::tests::{Job, LARGE, NOISY, QUIET, STEPS, Slow, found_by, own_times};
 use record::{Kind, Straggler};
 
-use super::OwnTime;
 use record::Random;
 use record::fixtures::step_times::{OwnMs, SEEDS, SHARES, Trace, percent};
 use record::phase::{ByPhase, PhaseTimes};
+use record::slow_ranks::OwnTime;
 
 /// Source of the step times.
 enum Source<'a> {
