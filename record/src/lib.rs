@@ -84,7 +84,7 @@ pub use steps::{
     MeasuredSteps, OwnTimes, SteadyWatch, StepBlock, StepLine, StepReader, StepSample, StepSeries,
     TargetLoss, TargetReached, read_steps, steps_path, truncate_after,
 };
-pub use straggler::{CalibrationRates, Kind, Straggler};
+pub use straggler::{Basis, CalibrationRates, Kind, Pattern, Straggler};
 pub use traffic::DimensionTraffic;
 pub use trigger::Trigger;
 pub use tuned_products::{TunedProducts, TuningSource};

@@ -49,20 +49,85 @@ impl Kind {
     }
 }
 
+/// Pace that a rank is slow compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The median of at least seven others, by more than these differ naturally.
+    Peers,
+    /// The median of fewer others, whose natural differences are not known.
+    Few,
+    /// Its own before.
+    Change,
+    /// The one that was measured for its device before.
+    Pace,
+}
+
+impl Basis {
+    /// Completes the sentence "is slow: ... more time of its own".
+    fn than(self) -> &'static str {
+        match self {
+            Self::Peers | Self::Few => "than the median rank",
+            Self::Change => "than it took before, relative to the median rank",
+            Self::Pace => "than the known pace of its device, relative to the other ranks",
+        }
+    }
+}
+
+/// Course of a rank's excess over the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Most steps are slow.
+    Steady,
+    /// Fewer than half of the steps are.
+    Intermittent,
+    /// Single steps are slow by a quarter or more, rarer than one in ten.
+    Stalls,
+}
+
+impl Pattern {
+    /// Name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Intermittent => "intermittent",
+            Self::Stalls => "stalls",
+        }
+    }
+}
+
 /// A rank that is slow, or was slow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Straggler {
     /// Number of the rank.
     pub rank: usize,
+    /// Pace that it is slow compared with; `null` in records of earlier versions, as the other
+    /// fields that may be `null`.
+    #[serde(default)]
+    pub basis: Option<Basis>,
     /// Kind of work that most of the excess is in.
     pub kind: Kind,
-    /// Excess of its own time over the median rank's, as a share of the latter.
+    /// Course of the excess over the steps.
+    #[serde(default)]
+    pub pattern: Option<Pattern>,
+    /// Excess of its own time over that pace, as a share of the latter.
     pub slower_share: f64,
-    /// Robust z-score of that excess, by its changes from step to step.
+    /// Lower end of the interval of two standard errors around it.
+    #[serde(default)]
+    pub low: Option<f64>,
+    /// Upper end.
+    #[serde(default)]
+    pub high: Option<f64>,
+    /// Share of the steps' time that the job would gain if the rank were as fast as the slowest
+    /// other one.
+    #[serde(default)]
+    pub job_gain_share: Option<f64>,
+    /// Excess over what is natural, in standard errors.
     pub z_score: f64,
-    /// First step of the first window in which it was slow.
+    /// First step of the window in which it was found slow.
     pub since_step: u64,
-    /// First step of the window in which it no longer was slow; `null` if it stayed slow.
+    /// Last step of the blocks in which it no longer was slow; `null` if it stayed slow.
     pub until_step: Option<u64>,
 }
 
@@ -70,15 +135,32 @@ impl Straggler {
     /// Describes the straggler in a sentence, with the place of the rank.
     pub fn text(&self, ranks: &[RankRecord]) -> String {
         let name = ranks[self.rank].location(ranks);
-        let (kind, percent) = (self.kind.name(), self.slower_share * 100.0);
-        match self.until_step {
-            None => format!(
-                "{name} is slow at {kind}: {percent:.0} % more time of its own than the median \
-                 rank since step {} (robust z-score {:.0})",
-                self.since_step, self.z_score
-            ),
-            Some(step) => format!("{name} is no longer slow since step {step}"),
+        let Self { kind, since_step, z_score, .. } = self;
+        if let Some(step) = self.until_step {
+            return format!("{name} is no longer slow since step {step}");
         }
+        let percent = |share: f64| format!("{:.0}", share * 100.0);
+        let interval = self
+            .low
+            .zip(self.high)
+            .map(|(low, high)| format!(" [{}, {}]", percent(low), percent(high)));
+        let than = self.basis.unwrap_or(Basis::Peers).than();
+        let course = self.pattern.filter(|it| *it != Pattern::Steady).map_or("", |it| match it {
+            Pattern::Stalls => ", in single steps",
+            _ => ", in fewer than half of the steps",
+        });
+        let gain = self
+            .job_gain_share
+            .filter(|share| *share >= 0.005)
+            .map(|share| format!("; without it steps would take {} % less", percent(share)));
+        format!(
+            "{name} is slow at {}: {}{} % more time of its own {than} since step {since_step}\
+             {course} (z-score {z_score:.0}){}",
+            kind.name(),
+            percent(self.slower_share),
+            interval.unwrap_or_default(),
+            gain.unwrap_or_default(),
+        )
     }
 }
 

@@ -1,18 +1,15 @@
 //! Ranks that do the same work on the same kind of device, and which of them are slow.
 
+use super::Rule;
 use super::history::History;
-use super::noise::{Noise, RANKS_WITH_SPREAD, WINDOWS};
+use super::noise::{Noise, RANKS_WITH_SPREAD};
+use super::own_time::{OwnTime, StepTimes};
+use super::recent::{Recent, Slowest};
+use super::series::{BLOCKS_WELL, End};
 use super::stalls::Stalls;
-use super::window::{Slow, Test};
-use super::{Basis, OwnTime, Rule};
+use super::window::{Slow, Test, WINDOWS, z_least};
 use crate::statistics::median_of;
-use crate::{Kind, student};
-
-/// Blocks at the end over which a named rank must be well again.
-const BLOCKS_WELL: usize = 6;
-
-/// Share of jobs in which a natural outlier among the ranks is named.
-const OUTLIERS: f64 = 0.01;
+use crate::{Kind, Pattern, Straggler};
 
 /// Ranks from which the median of the others is that of all.
 const RANKS_WITH_ONE_MEDIAN: usize = 32;
@@ -20,255 +17,253 @@ const RANKS_WITH_ONE_MEDIAN: usize = 32;
 /// Blocks over which the kind of the excess is found.
 const BLOCKS_OF_KINDS: usize = 16;
 
-/// Tests of a rank after a block: each window by two bases.
-const TESTS: f64 = 2.0 * WINDOWS.len() as f64;
+/// Blocks until which the noise is estimated at the end of each, and between estimates after that.
+const BLOCKS_OF_EACH_NOISE: usize = 32;
+const BLOCKS_BETWEEN_NOISES: usize = 8;
 
-/// A rank that is slow, or no longer is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Finding {
-    /// Number of the rank in its class.
-    pub rank: usize,
-    /// What it is compared with.
-    pub basis: Basis,
-    /// Kind of work with the largest excess.
-    pub kind: Kind,
-    /// Excess of its own time, as a share, and its interval of two standard errors.
-    pub slower_share: f64,
-    /// Lower end.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-    /// Excess over the gate in standard errors.
-    pub z_score: f64,
-    /// First step in which it was slow, to a few blocks.
-    pub since_step: u64,
-    /// Step from which it no longer is; `None` while it is slow.
-    pub until_step: Option<u64>,
+type Kinds = [f32; OwnTime::FIELDS];
+
+/// A step of the job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) times: &'a [StepTimes],
+    /// Logarithms of own times.
+    pub(super) logarithms: &'a [f64],
+    pub(super) slowest: Slowest,
 }
 
 /// A rank that was named.
 #[derive(Debug, Clone, Copy)]
 struct Named {
-    finding: Finding,
-    /// Level that counts as healthy, as a logarithm.
-    level: f64,
+    straggler: Straggler,
+    slow: Slow,
     /// Number of the block after which it was named.
     at_block: usize,
+    /// For stalls, blocks without one until it is well.
+    without_stalls: Option<usize>,
 }
 
 /// Detector for the ranks of one class.
 #[derive(Debug)]
-pub struct Class {
+pub(super) struct Class {
     rule: Rule,
-    ranks: usize,
+    /// Numbers of the ranks in the job.
+    ranks: Vec<usize>,
     history: History,
+    /// Logarithms of own times as they are, where one rank can move the median of the others.
+    absolute: Option<History>,
+    recent: Recent,
     stalls: Stalls,
     noise: Noise,
-    /// Steps of the block in progress.
-    steps: usize,
-    /// First step of the run, and seconds of the steps since.
-    first_step: Option<u64>,
-    seconds: f64,
-    steps_taken: u64,
-    /// Sums of the block in progress: of relative own times, and of seconds by kind.
+    /// Sums of the block in progress: of relative own times, of their absolute logarithms, and of
+    /// seconds by kind.
     relative: Vec<f64>,
-    kinds: Vec<[f32; Kind::ALL.len()]>,
+    logarithms: Vec<f64>,
+    kinds: Vec<Kinds>,
     /// Seconds by kind of the last blocks.
-    kinds_of_blocks: Vec<[f32; Kind::ALL.len()]>,
+    kinds_of_blocks: Vec<Kinds>,
     named: Vec<Option<Named>>,
+    /// Number of the block from which a rank's windows begin: the one at which it was last well.
+    fresh_from: Vec<usize>,
     /// Known excess of each rank over the others, by its device's pace.
-    offsets: Vec<Option<f64>>,
+    paces: Vec<Option<f64>>,
     scratch: Vec<f64>,
 }
 
 impl Class {
-    /// A detector for so many ranks. A single one has no others, and is never named.
-    pub fn new(ranks: usize, rule: Rule) -> Self {
+    pub(super) fn new(ranks: Vec<usize>, rule: Rule) -> Self {
+        let count = ranks.len();
+        let has_few = (2..RANKS_WITH_SPREAD).contains(&count);
         Self {
             rule,
             ranks,
-            history: History::new(ranks),
-            stalls: Stalls::new(ranks),
+            history: History::new(count),
+            absolute: has_few.then(|| History::new(count)),
+            recent: Recent::new(count),
+            stalls: Stalls::new(count),
             noise: Noise::default(),
-            steps: 0,
-            first_step: None,
-            seconds: 0.0,
-            steps_taken: 0,
-            relative: vec![0.0; ranks],
-            kinds: vec![Default::default(); ranks],
-            kinds_of_blocks: vec![Default::default(); ranks * BLOCKS_OF_KINDS],
-            named: vec![None; ranks],
-            offsets: vec![None; ranks],
-            scratch: Vec::with_capacity(ranks),
+            relative: vec![0.0; count],
+            logarithms: vec![0.0; count],
+            kinds: vec![Kinds::default(); count],
+            kinds_of_blocks: vec![Kinds::default(); count * BLOCKS_OF_KINDS],
+            named: vec![None; count],
+            fresh_from: vec![0; count],
+            paces: vec![None; count],
+            scratch: Vec::with_capacity(count),
         }
     }
 
-    /// Sets the seconds that a step is known to take each rank's device, by an earlier measurement
-    /// of the same work; `None` where that is not known.
-    #[must_use]
-    pub fn with_paces(mut self, seconds: &[Option<f64>]) -> Self {
-        let logarithm = |seconds: &Option<f64>| seconds.map(libm::log);
-        let paces: Vec<Option<f64>> = seconds.iter().map(logarithm).collect();
-        for rank in 0..self.ranks {
-            let others = (0..self.ranks).filter(|other| *other != rank);
-            let others: Option<Vec<f64>> = others.map(|other| paces[other]).collect();
-            self.offsets[rank] =
-                paces[rank].zip(others).map(|(own, mut others)| own - median_of(&mut others));
+    /// Sets the seconds that a step is known to take each rank of the job; `None` where that is not
+    /// known.
+    pub(super) fn set_paces(&mut self, seconds: &[Option<f64>]) {
+        let pace = |rank: &usize| seconds[*rank].map(libm::log);
+        let paces: Vec<Option<f64>> = self.ranks.iter().map(pace).collect();
+        for rank in 0..paces.len() {
+            let others = paces[..rank].iter().chain(&paces[rank + 1..]);
+            let mut others: Vec<f64> = others.flatten().copied().collect();
+            // A median of few of many others is not theirs.
+            let is_known = !others.is_empty() && 2 * others.len() >= paces.len() - 1;
+            let own = paces[rank].filter(|_| is_known);
+            self.paces[rank] = own.map(|own| own - median_of(&mut others));
         }
-        self
     }
 
-    /// Takes the own times of all ranks in a step of so many seconds. At the end of a block,
-    /// returns ranks that are slow since then, and those that no longer are.
-    pub fn take(&mut self, step: u64, seconds: f64, times: &[OwnTime]) -> Vec<Finding> {
-        if self.ranks < 2 || times.iter().any(|time| time.total() <= 0.0) {
-            return Vec::new(); // the first step: none is known yet
-        }
-        self.first_step.get_or_insert(step);
-        self.seconds += seconds;
-        self.steps_taken += 1;
-        self.add(times);
-        if self.steps < self.rule.block_steps {
-            return Vec::new();
-        }
-        self.end_block();
-        self.judge(step)
+    /// Returns whether a rank is slow now.
+    pub(super) fn has_slow_ranks(&self) -> bool {
+        self.named.iter().any(Option::is_some)
     }
 
-    fn add(&mut self, times: &[OwnTime]) {
-        let logarithms: Vec<f64> = times.iter().map(|time| libm::log(time.total())).collect();
-        let of_all = (self.ranks >= RANKS_WITH_ONE_MEDIAN).then(|| {
-            self.scratch.clone_from(&logarithms);
+    /// Adds the ranks' times in a step.
+    pub(super) fn add(&mut self, step: &Step<'_>) {
+        let of_all = (self.ranks.len() >= RANKS_WITH_ONE_MEDIAN).then(|| {
+            self.scratch.clear();
+            self.scratch.extend(self.ranks.iter().map(|rank| step.logarithms[*rank]));
             median_of(&mut self.scratch)
         });
-        for (rank, own) in logarithms.iter().enumerate() {
-            let median = of_all.unwrap_or_else(|| {
-                self.scratch.clear();
-                self.scratch.extend(&logarithms[..rank]);
-                self.scratch.extend(&logarithms[rank + 1..]);
-                median_of(&mut self.scratch)
-            });
-            let relative = own - median;
-            self.relative[rank] += relative;
-            self.stalls.add(rank, relative);
-            let sums = self.kinds[rank].iter_mut().zip(times[rank].by_kind());
-            sums.for_each(|(sum, (_, seconds))| *sum += seconds as f32);
+        self.recent.push(step.slowest);
+        for index in 0..self.ranks.len() {
+            let rank = self.ranks[index];
+            let own = step.logarithms[rank];
+            let relative = own - of_all.unwrap_or_else(|| self.median_of_others(index, step));
+            self.relative[index] += relative;
+            self.logarithms[index] += own;
+            self.recent.set(index, relative);
+            self.stalls.add(index, relative);
+            let seconds = step.times[rank].own.by_kind();
+            self.kinds[index].iter_mut().zip(seconds).for_each(|(sum, it)| *sum += it as f32);
         }
-        self.steps += 1;
     }
 
-    fn end_block(&mut self) {
-        let steps = self.steps as f64;
-        let block = self.history.count() % BLOCKS_OF_KINDS * self.ranks;
-        self.kinds_of_blocks[block..block + self.ranks].copy_from_slice(&self.kinds);
-        self.kinds.fill(Default::default());
+    /// Returns the median of the other ranks of the class; of a single one, of all other ranks.
+    fn median_of_others(&mut self, index: usize, step: &Step<'_>) -> f64 {
+        self.scratch.clear();
+        if self.ranks.len() == 1 {
+            let (before, others) = step.logarithms.split_at(self.ranks[0]);
+            self.scratch.extend(before.iter().chain(&others[1..]));
+        } else {
+            let others = self.ranks[..index].iter().chain(&self.ranks[index + 1..]);
+            self.scratch.extend(others.map(|rank| step.logarithms[*rank]));
+        }
+        median_of(&mut self.scratch)
+    }
+
+    /// Ends a block, and returns ranks that are slow since then, and those that no longer are.
+    pub(super) fn end_block(&mut self, end: End) -> Vec<Straggler> {
+        self.push(end.steps as f64);
+        self.stalls.end_block(end.steps);
+        let (count, blocks) = (self.ranks.len(), self.history.count());
+        let is_due = blocks < BLOCKS_OF_EACH_NOISE || blocks.is_multiple_of(BLOCKS_BETWEEN_NOISES);
+        if is_due || count < RANKS_WITH_SPREAD {
+            self.noise = Noise::of(&self.history, count);
+        }
+        let mut found = self.well(end.step);
+        if self.history.len() >= WINDOWS[0] && self.noise.block > 0.0 {
+            found.extend(self.slow(end));
+        }
+        found
+    }
+
+    /// Moves the block in progress to those that are kept.
+    fn push(&mut self, steps: f64) {
+        let block = self.history.count() % BLOCKS_OF_KINDS * self.ranks.len();
+        self.kinds_of_blocks[block..block + self.ranks.len()].copy_from_slice(&self.kinds);
+        self.kinds.fill(Kinds::default());
         self.history.push(self.relative.iter().map(|sum| sum / steps));
         self.relative.fill(0.0);
-        self.stalls.end_block(self.steps);
-        self.steps = 0;
-        let blocks = self.history.count();
-        if blocks < 32 || blocks.is_multiple_of(8) || self.ranks < RANKS_WITH_SPREAD {
-            self.noise = Noise::of(&self.history, self.ranks);
+        if let Some(absolute) = &mut self.absolute {
+            absolute.push(self.logarithms.iter().map(|sum| sum / steps));
         }
+        self.logarithms.fill(0.0);
     }
 
-    fn judge(&mut self, step: u64) -> Vec<Finding> {
-        if self.history.len() < WINDOWS[0] || self.noise.block <= 0.0 {
-            return Vec::new();
+    /// Names ranks that are slow.
+    fn slow(&mut self, end: End) -> Vec<Straggler> {
+        let (count, blocks) = (self.ranks.len(), self.history.len());
+        let z_least = z_least(end.chance, count, blocks);
+        let test = Test::new(&self.history, &self.rule, self.noise, count, z_least)
+            .with_absolute(self.absolute.as_ref());
+        let mut found = Vec::new();
+        for index in 0..count {
+            if self.named[index].is_some() {
+                continue;
+            }
+            let fresh = blocks.min(self.history.count() - self.fresh_from[index]);
+            let by_windows = test.slow(index, self.paces[index], fresh);
+            let by_stalls = || self.stalls.slow(index, end.chance, &self.rule);
+            let without_stalls = by_windows.is_none().then(|| self.stalls.blocks_until_well(index));
+            let Some(slow) = by_windows.or_else(by_stalls) else { continue };
+            let straggler = self.straggler(index, slow, end, without_stalls.is_some());
+            let at_block = self.history.count();
+            found.push((index, Named { straggler, slow, at_block, without_stalls }));
         }
-        let block_hours =
-            self.seconds / self.steps_taken as f64 * self.rule.block_steps as f64 / 3600.0;
-        let chance = self.rule.false_per_1000h / 1000.0 * block_hours / (TESTS * self.ranks as f64);
-        let independent = if self.ranks <= 8 { self.ranks - 1 } else { self.ranks };
-        let freedom = 0.25 * independent as f64 * (self.history.len() - 1) as f64;
-        let among = 2.0 * OUTLIERS / self.ranks as f64;
-        let test = Test {
-            history: &self.history,
-            rule: &self.rule,
-            noise: self.noise,
-            ranks: self.ranks,
-            z_least: student::quantile(2.0 * chance, freedom.max(2.0)),
-            z_among_ranks: student::quantile(among, 1e6),
+        let named = |(index, named): (usize, Named)| {
+            self.named[index] = Some(named);
+            named.straggler
         };
-        let slow: Vec<Slow> = (0..self.ranks)
-            .filter(|rank| self.named[*rank].is_none())
-            .filter_map(|rank| {
-                let slow = test.slow(rank, self.offsets[rank]);
-                slow.or_else(|| self.stalls.slow(rank, chance, &self.rule))
-            })
-            .collect();
-        let mut findings = self.well(step);
-        findings.extend(slow.into_iter().map(|slow| self.name(step, slow)));
-        findings
+        found.into_iter().map(named).collect()
     }
 
     /// Returns the ranks that are no longer slow.
-    fn well(&mut self, step: u64) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        for rank in 0..self.ranks {
-            if let Some(named) = self.named[rank].filter(|named| self.is_well(rank, named)) {
-                self.named[rank] = None;
-                findings.push(Finding { until_step: Some(step), ..named.finding });
+    fn well(&mut self, step: u64) -> Vec<Straggler> {
+        let mut found = Vec::new();
+        for index in 0..self.ranks.len() {
+            if let Some(named) = self.named[index].filter(|named| self.is_well(index, named)) {
+                self.named[index] = None;
+                self.fresh_from[index] = self.history.count();
+                self.stalls.forget(index);
+                found.push(Straggler { until_step: Some(step), ..named.straggler });
             }
         }
-        findings
+        found
     }
 
-    fn name(&mut self, step: u64, slow: Slow) -> Finding {
-        let finding = self.finding(step, slow);
-        let (level, at_block) = (self.level(slow), self.history.count());
-        self.named[slow.rank] = Some(Named { finding, level, at_block });
-        finding
-    }
-
-    /// Returns whether a named rank is no longer slow.
-    fn is_well(&self, rank: usize, named: &Named) -> bool {
-        let last = || self.history.of_rank(rank).take(BLOCKS_WELL);
-        let mean = last().sum::<f64>() / BLOCKS_WELL as f64;
-        let is_long_enough = self.history.count() >= named.at_block + BLOCKS_WELL;
-        is_long_enough && mean - named.level < 0.5 * self.rule.least_slower
-    }
-
-    /// The level from which the excess counts.
-    fn level(&self, slow: Slow) -> f64 {
-        match slow.basis {
-            Basis::Change => {
-                let mut before: Vec<f64> =
-                    self.history.of_rank(slow.rank).skip(slow.blocks).collect();
-                median_of(&mut before)
-            }
-            Basis::Pace => self.offsets[slow.rank].unwrap_or(0.0),
-            Basis::Peers | Basis::Few | Basis::Stalls => 0.0,
+    fn is_well(&self, index: usize, named: &Named) -> bool {
+        let since = self.history.count() - named.at_block;
+        if let Some(blocks) = named.without_stalls {
+            return since >= blocks && self.stalls.are_over(index, blocks);
         }
+        let last = self.history.of_rank(index).take(BLOCKS_WELL);
+        let excess = last.sum::<f64>() / BLOCKS_WELL as f64 - named.slow.level;
+        since >= BLOCKS_WELL && excess < named.slow.least / 2.0
     }
 
-    fn finding(&self, step: u64, slow: Slow) -> Finding {
-        let steps = (slow.blocks * self.rule.block_steps) as u64;
-        let first = self.first_step.unwrap_or(step);
-        Finding {
-            rank: slow.rank,
-            basis: slow.basis,
-            kind: self.kind(slow.rank, slow.blocks),
-            slower_share: libm::expm1(slow.excess),
-            low: libm::expm1(slow.excess - 2.0 * slow.error),
-            high: libm::expm1(slow.excess + 2.0 * slow.error),
+    fn straggler(&self, index: usize, slow: Slow, end: End, has_stalls: bool) -> Straggler {
+        let steps = slow.blocks * end.steps;
+        let pattern = if has_stalls && self.stalls.are_rare(index) {
+            Pattern::Stalls
+        } else if has_stalls || self.recent.is_intermittent(index, slow.level, steps) {
+            Pattern::Intermittent
+        } else {
+            Pattern::Steady
+        };
+        let share = |excess: f64| libm::expm1(excess);
+        Straggler {
+            rank: self.ranks[index],
+            basis: Some(slow.basis),
+            kind: self.kind(index, slow.blocks),
+            pattern: Some(pattern),
+            slower_share: share(slow.excess),
+            low: Some(share(slow.excess - 2.0 * slow.error)),
+            high: Some(share(slow.excess + 2.0 * slow.error)),
+            job_gain_share: Some(self.recent.gain_share(self.ranks[index], steps)),
             z_score: slow.z_score,
-            since_step: (step + 1).saturating_sub(steps).max(first),
+            since_step: end.since_step(slow.blocks),
             until_step: None,
         }
     }
 
     /// Returns the kind of time with the largest excess over the median of the others.
-    fn kind(&self, rank: usize, blocks: usize) -> Kind {
+    fn kind(&self, index: usize, blocks: usize) -> Kind {
+        let count = self.ranks.len();
         let blocks = blocks.min(BLOCKS_OF_KINDS).min(self.history.len());
         let excess = |kind: usize| -> f64 {
             let of_block = |back: usize| {
-                let block = (self.history.count() - 1 - back) % BLOCKS_OF_KINDS * self.ranks;
-                let rows = &self.kinds_of_blocks[block..block + self.ranks];
-                let others = rows.iter().enumerate().filter(|(other, _)| *other != rank);
+                let block = (self.history.count() - 1 - back) % BLOCKS_OF_KINDS * count;
+                let rows = &self.kinds_of_blocks[block..block + count];
+                let others = rows.iter().enumerate().filter(|(other, _)| *other != index);
                 let mut others: Vec<f64> =
                     others.map(|(_, times)| f64::from(times[kind])).collect();
-                f64::from(rows[rank][kind]) - median_of(&mut others)
+                f64::from(rows[index][kind]) - median_of(&mut others)
             };
             (0..blocks).map(of_block).sum()
         };

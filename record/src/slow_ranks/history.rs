@@ -1,21 +1,27 @@
 //! Blocks of the last steps: for each rank the mean of its relative own time.
 
-/// Blocks that are kept.
-pub(super) const BLOCKS_MAX: usize = 512;
+use super::window::WINDOWS;
 
-/// Ring of blocks. Memory is allocated once: 2 KiB for each rank.
+/// Blocks that are kept.
+const BLOCKS_MAX: usize = 512;
+
+/// Ring of blocks, and their sums over windows that end now. Memory is allocated once: 2 KiB for
+/// each rank.
 #[derive(Debug)]
 pub(super) struct History {
     ranks: usize,
     /// By block modulo [`BLOCKS_MAX`], and in each by rank.
     blocks: Vec<f32>,
+    /// By window, and in each by rank: sums of the last blocks.
+    sums: Vec<f64>,
     /// Blocks so far, also those that are not kept any more.
     count: usize,
 }
 
 impl History {
     pub(super) fn new(ranks: usize) -> Self {
-        Self { ranks, blocks: vec![0.0; ranks * BLOCKS_MAX], count: 0 }
+        let sums = vec![0.0; ranks * WINDOWS.len()];
+        Self { ranks, blocks: vec![0.0; ranks * BLOCKS_MAX], sums, count: 0 }
     }
 
     /// Blocks that are kept.
@@ -29,10 +35,28 @@ impl History {
     }
 
     pub(super) fn push(&mut self, block: impl Iterator<Item = f64>) {
+        let kept = self.len();
+        for (window, sums) in WINDOWS.into_iter().zip(self.sums.chunks_mut(self.ranks)) {
+            if kept >= window {
+                let start = (self.count - window) % BLOCKS_MAX * self.ranks;
+                let oldest = &self.blocks[start..start + self.ranks];
+                sums.iter_mut().zip(oldest).for_each(|(sum, old)| *sum -= f64::from(*old));
+            }
+        }
         let start = self.count % BLOCKS_MAX * self.ranks;
         let row = &mut self.blocks[start..start + self.ranks];
         row.iter_mut().zip(block).for_each(|(kept, value)| *kept = value as f32);
+        for sums in self.sums.chunks_mut(self.ranks) {
+            sums.iter_mut().zip(&*row).for_each(|(sum, new)| *sum += f64::from(*new));
+        }
         self.count += 1;
+    }
+
+    /// Returns the largest mean of a rank over the windows of at most so many blocks.
+    pub(super) fn largest_mean(&self, rank: usize, blocks: usize) -> f64 {
+        let sums = self.sums.iter().skip(rank).step_by(self.ranks);
+        let windows = WINDOWS.into_iter().zip(sums).take_while(|(window, _)| *window <= blocks);
+        windows.map(|(window, sum)| sum / window as f64).fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// The block so many before the newest one, by rank.
@@ -42,8 +66,8 @@ impl History {
         &self.blocks[start..start + self.ranks]
     }
 
-    /// The blocks of a rank, the newest first.
+    /// Blocks of a rank that are kept, the newest first.
     pub(super) fn of_rank(&self, rank: usize) -> impl Iterator<Item = f64> + '_ {
-        (0..self.len()).map(move |back| f64::from(self.back(back)[rank]))
+        (0..self.len()).map(move |block| f64::from(self.back(block)[rank]))
     }
 }

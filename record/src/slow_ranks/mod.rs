@@ -10,45 +10,42 @@
 //! natural pace of a rank does not. Quantiles are those of Student's t; by Bonferroni's inequality
 //! over ranks, windows and bases, a job names a healthy rank at most so often, as far as blocks are
 //! normal.
+//!
+//! What all ranks share, their communication and their median own time, is a series of its own,
+//! whose changes are notices.
 
 mod class;
+mod classes;
+mod detector;
 mod history;
 mod noise;
+mod notice;
 mod own_time;
+mod pace;
+mod recent;
+mod series;
 #[cfg(test)]
 mod simulated;
 mod stalls;
+#[cfg(test)]
+mod tests;
 mod window;
 
-use serde::{Deserialize, Serialize};
-
-pub use class::{Class, Finding};
-pub use own_time::OwnTime;
-
-/// What a rank is slow compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Basis {
-    /// The median of at least eight ranks, by more than these differ naturally.
-    Peers,
-    /// The median of fewer ranks, whose natural differences are not known.
-    Few,
-    /// Itself before.
-    Change,
-    /// The pace that was measured for its device before.
-    Pace,
-    /// The others' rate of steps that are slower by a quarter or more.
-    Stalls,
-}
+pub use classes::classes;
+pub use detector::{Detector, Findings};
+pub use notice::{Notice, SharedPart};
+pub use own_time::{OwnTime, StepTimes};
+pub use pace::{PaceError, paces};
 
 /// Conditions for naming a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// Steps of a block.
+    /// Steps of a block; 0 for no detection.
     pub block_steps: usize,
     /// Least excess, as a share: 3 %.
     pub least_slower: f64,
-    /// The same in a class of fewer than eight ranks, among which 3 % may be natural: 10 %.
+    /// The same in a class of fewer than eight ranks, among which 3 % may be natural: 10 %, if that
+    /// is more.
     pub least_slower_of_few: f64,
     /// Names of healthy ranks that are accepted in a thousand hours of a job.
     pub false_per_1000h: f64,

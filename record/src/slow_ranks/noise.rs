@@ -1,10 +1,8 @@
 //! Noise of blocks: what the mean of some of them differs by where nothing has changed.
 
 use super::history::History;
+use super::window::WINDOWS;
 use crate::statistics::median_of;
-
-/// Windows that are tested, in blocks.
-pub(super) const WINDOWS: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
 
 /// Most ranks that the noise of all is estimated from.
 const RANKS_MAX: usize = 512;
@@ -25,6 +23,9 @@ const RANKS_OF_SHORT_WINDOWS: usize = 32;
 /// Ratio of the deviations of four blocks and of one from which short windows are not tested, as
 /// blocks depend on those before.
 const DEPENDENCE: f64 = 1.5;
+
+/// Least window of blocks that depend on each other.
+const WINDOW_OF_DEPENDENT: usize = 16;
 
 /// Standard deviations per median absolute deviation, for a normal distribution.
 const DEVIATIONS_PER_MAD: f64 = 1.4826;
@@ -50,7 +51,7 @@ impl Noise {
         if ranks >= MANY_RANKS {
             blocks = blocks.min(BLOCKS_OF_MANY_RANKS);
         }
-        let mut noise = Self { window_least: 16, ..Self::default() };
+        let mut noise = Self { window_least: WINDOW_OF_DEPENDENT, ..Self::default() };
         if ranks >= RANKS_OF_SHORT_WINDOWS {
             noise.window_least = WINDOWS[0];
         }
@@ -62,7 +63,7 @@ impl Noise {
                 of_one = deviation;
             } else if scale == WINDOWS[0] && of_one > 0.0 {
                 let is_independent = deviation / of_one < DEPENDENCE;
-                noise.window_least = if is_independent { WINDOWS[0] } else { 16 };
+                noise.window_least = if is_independent { WINDOWS[0] } else { WINDOW_OF_DEPENDENT };
             }
         }
         if ranks >= RANKS_WITH_SPREAD {
@@ -75,16 +76,14 @@ impl Noise {
         noise
     }
 
-    /// The noise of one rank: its own where that is larger.
-    pub(super) fn of_rank(self, history: &History, rank: usize) -> f64 {
-        let blocks: Vec<f64> = history.of_rank(rank).collect();
-        let mut differences: Vec<f64> =
-            blocks.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+    /// The noise of one rank with these blocks: its own where that is larger.
+    pub(super) fn of_rank(self, blocks: &[f64]) -> f64 {
+        let neighbours = blocks.windows(2);
+        let mut differences: Vec<f64> = neighbours.map(|pair| (pair[1] - pair[0]).abs()).collect();
         if differences.len() < DIFFERENCES_LEAST {
             return self.block;
         }
-        let own = DEVIATIONS_PER_MAD * median_of(&mut differences) / std::f64::consts::SQRT_2;
-        self.block.max(own)
+        self.block.max(deviation_of(&mut differences))
     }
 }
 
@@ -123,9 +122,13 @@ fn allan(history: &History, sample: &Sample, scale: usize, blocks: usize) -> Opt
     }
     let later = &sums[of_ranks..];
     let mut differences: Vec<f64> = sums.iter().zip(later).map(|(a, b)| (a - b).abs()).collect();
-    let deviation = DEVIATIONS_PER_MAD * median_of(&mut differences) / std::f64::consts::SQRT_2;
     // Sums of `scale` blocks have `scale` times the difference of means, and √scale of the noise.
-    Some(deviation / (scale as f64).sqrt())
+    Some(deviation_of(&mut differences) / (scale as f64).sqrt())
+}
+
+/// Standard deviation of values whose differences these are, which resists outliers.
+fn deviation_of(differences: &mut [f64]) -> f64 {
+    DEVIATIONS_PER_MAD * median_of(differences) / std::f64::consts::SQRT_2
 }
 
 /// Standard deviation that resists outliers.

@@ -43,14 +43,33 @@ impl OwnTime {
         self.0.iter().sum()
     }
 
-    /// Returns each kind with its seconds.
-    pub fn by_kind(&self) -> impl Iterator<Item = (Kind, f64)> + '_ {
-        Kind::ALL.into_iter().zip(self.0)
+    /// Returns the seconds of each kind, in the order of [`Kind::ALL`].
+    pub(super) fn by_kind(&self) -> [f64; Self::FIELDS] {
+        self.0
     }
+}
+
+/// Times of a rank in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepTimes {
+    /// Time without waiting for other ranks.
+    pub own: OwnTime,
+    /// Seconds of waiting for communication.
+    pub exposed_seconds: f64,
+}
+
+impl StepTimes {
+    /// Number of fields that ranks exchange.
+    pub const FIELDS: usize = OwnTime::FIELDS + 1;
+
+    /// Times that are not known yet.
+    pub const ZERO: Self = Self { own: OwnTime::ZERO, exposed_seconds: 0.0 };
 
     /// Encodes the times as numbers, for other ranks.
     pub fn encode(&self) -> [f64; Self::FIELDS] {
-        self.0
+        let mut fields = [self.exposed_seconds; Self::FIELDS];
+        fields[..OwnTime::FIELDS].copy_from_slice(&self.own.0);
+        fields
     }
 
     /// Decodes the numbers of another rank.
@@ -58,6 +77,14 @@ impl OwnTime {
     /// # Panics
     /// Unless there are [`Self::FIELDS`].
     pub fn decode(fields: &[f64]) -> Self {
-        Self(fields.try_into().expect("as many fields as kinds"))
+        let (own, exposed) = fields.split_at(OwnTime::FIELDS);
+        let own = OwnTime(own.try_into().expect("as many fields as kinds"));
+        Self { own, exposed_seconds: exposed[0] }
+    }
+}
+
+impl From<OwnTime> for StepTimes {
+    fn from(own: OwnTime) -> Self {
+        Self { own, ..Self::ZERO }
     }
 }

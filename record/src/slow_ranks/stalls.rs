@@ -1,7 +1,7 @@
 //! Steps that are slower by a quarter or more, too rare to move the mean of a block.
 
-use super::window::Slow;
-use super::{Basis, Rule};
+use super::Rule;
+use super::window::{Slow, basis_of_others};
 use crate::student::incomplete_beta;
 
 /// Relative own time of a stall, as a logarithm: ln 1.25.
@@ -12,6 +12,9 @@ const BLOCKS_MAX: usize = 256;
 
 /// Least number of stalls of a rank that is named.
 const STALLS_LEAST: f64 = 3.0;
+
+/// Stalls that must be missing until a rank is well: with so many, chance leaves it so in 0.7 %.
+const STALLS_MISSED: f64 = 5.0;
 
 /// Stalls of the last blocks.
 #[derive(Debug)]
@@ -25,6 +28,9 @@ pub(super) struct Stalls {
     now: Vec<Sum>,
     kept: Vec<Sum>,
     all: Vec<Sum>,
+    /// True for a rank that stalls: a slow step that follows another one is no stall of its own, as
+    /// steps depend on each other.
+    is_stalled: Vec<bool>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,13 +43,18 @@ impl Stalls {
     pub(super) fn new(ranks: usize) -> Self {
         let zeros = |count| vec![Sum::default(); count];
         let kept = zeros(ranks * BLOCKS_MAX);
-        Self { ranks, blocks: 0, steps: 0.0, now: zeros(ranks), kept, all: zeros(ranks) }
+        let (now, all) = (zeros(ranks), zeros(ranks));
+        Self { ranks, blocks: 0, steps: 0.0, now, kept, all, is_stalled: vec![false; ranks] }
     }
 
     pub(super) fn add(&mut self, rank: usize, relative: f64) {
-        if relative >= STALL {
+        let is_stall = relative >= STALL;
+        let was_stalled = std::mem::replace(&mut self.is_stalled[rank], is_stall);
+        if is_stall && !was_stalled {
             self.now[rank].count += 1.0;
-            self.now[rank].excess += relative as f32;
+        }
+        if is_stall {
+            self.now[rank].excess += libm::expm1(relative) as f32;
         }
     }
 
@@ -63,8 +74,10 @@ impl Stalls {
     /// and they cost enough.
     pub(super) fn slow(&self, rank: usize, chance: f64, rule: &Rule) -> Option<Slow> {
         let Sum { count, excess } = self.all[rank];
-        let (count, excess) = (f64::from(count), f64::from(excess) / self.steps);
-        if count < STALLS_LEAST || excess < rule.least_slower {
+        let count = f64::from(count);
+        let excess = libm::log1p(f64::from(excess) / self.steps);
+        let least = rule.least_slower;
+        if count < STALLS_LEAST || excess < least || self.ranks < 2 {
             return None;
         }
         let of_others = self.all.iter().map(|sum| f64::from(sum.count)).sum::<f64>() - count;
@@ -72,12 +85,41 @@ impl Stalls {
         // P(at least so many of the steps) = I(rate; count, steps - count + 1).
         let tail = incomplete_beta(rate.min(1.0), count, self.steps - count + 1.0);
         (tail < chance).then(|| Slow {
-            rank,
-            basis: Basis::Stalls,
+            basis: basis_of_others(self.ranks),
             blocks: self.blocks.min(BLOCKS_MAX),
+            level: 0.0,
+            least,
             excess,
             error: excess / count.sqrt(),
             z_score: count.sqrt(),
         })
+    }
+
+    /// Returns whether a rank has fewer stalls than there are blocks.
+    pub(super) fn are_rare(&self, rank: usize) -> bool {
+        (self.all[rank].count as usize) < self.blocks.min(BLOCKS_MAX)
+    }
+
+    /// Blocks without a stall after which a rank no longer has them: as long as they would have
+    /// brought several.
+    pub(super) fn blocks_until_well(&self, rank: usize) -> usize {
+        let blocks = self.blocks.min(BLOCKS_MAX) as f64;
+        (STALLS_MISSED * blocks / f64::from(self.all[rank].count).max(1.0)).ceil() as usize
+    }
+
+    /// Returns whether the last blocks of a rank have no stall.
+    pub(super) fn are_over(&self, rank: usize, blocks: usize) -> bool {
+        let is_free = |back: usize| {
+            let block = (self.blocks - 1 - back) % BLOCKS_MAX;
+            self.kept[block * self.ranks + rank].count == 0.0
+        };
+        (0..blocks.min(self.blocks).min(BLOCKS_MAX)).all(is_free)
+    }
+
+    /// Forgets the stalls of a rank.
+    pub(super) fn forget(&mut self, rank: usize) {
+        self.all[rank] = Sum::default();
+        let of_rank = self.kept.iter_mut().skip(rank).step_by(self.ranks);
+        of_rank.for_each(|sum| *sum = Sum::default());
     }
 }

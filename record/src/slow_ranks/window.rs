@@ -1,9 +1,13 @@
 //! Test of one rank over windows of blocks that end now.
 
+use super::Rule;
 use super::history::History;
-use super::noise::{Noise, RANKS_WITH_SPREAD, WINDOWS};
-use super::{Basis, Rule};
+use super::noise::{Noise, RANKS_WITH_SPREAD};
 use crate::statistics::median_of;
+use crate::{Basis, student};
+
+/// Windows that are tested, in blocks.
+pub(super) const WINDOWS: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
 
 /// A block counts at most so many deviations above the limit, so that no single pause decides.
 const CLIPPED_AT: f64 = 3.5;
@@ -14,108 +18,172 @@ const BLOCKS_BEFORE: usize = 16;
 /// Variance of a median of normal values over that of their mean: π/2.
 const VARIANCE_OF_MEDIAN: f64 = std::f64::consts::FRAC_PI_2;
 
-/// Least excess over the median rank of one that has changed.
-const CHANGED_SLOWER: f64 = 0.01;
+/// Least excess over the median rank of one that has changed, as a share of the least change.
+const CHANGED_SLOWER: f64 = 1.0 / 3.0;
 
-/// Limits of the bases: an excess below the gate is natural, below the least it is not reported.
+/// Share of jobs in which a natural outlier among the ranks is named.
+const OUTLIERS: f64 = 0.01;
+
+/// Limits of a basis: an excess below the gate is natural, below the least it is not reported.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     gate: f64,
     least: f64,
 }
 
+/// Basis of a test, and its limits.
+#[derive(Debug, Clone, Copy)]
+struct Compared {
+    basis: Basis,
+    limits: Limits,
+}
+
 /// A window in which a rank is slow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Slow {
-    pub(super) rank: usize,
     pub(super) basis: Basis,
     /// Blocks of the window.
     pub(super) blocks: usize,
+    /// Level from which the excess counts, as a natural logarithm.
+    pub(super) level: f64,
+    /// Least excess that is reported.
+    pub(super) least: f64,
     /// Excess, as a natural logarithm, and its standard error.
     pub(super) excess: f64,
     pub(super) error: f64,
+    /// Excess over the gate in standard errors.
     pub(super) z_score: f64,
 }
 
-/// What decides about a rank of a class after a block.
+/// Excess in standard errors from which chance is ruled out, with this probability for a test.
+pub(super) fn z_least(chance: f64, ranks: usize, blocks: usize) -> f64 {
+    let independent = if ranks <= 8 { ranks.saturating_sub(1).max(1) } else { ranks };
+    let freedom = 0.25 * independent as f64 * (blocks - 1) as f64;
+    student::quantile(2.0 * chance, freedom.max(2.0))
+}
+
+/// Deviations among ranks beyond which one is an outlier.
+fn z_among(ranks: usize) -> f64 {
+    student::quantile(2.0 * OUTLIERS / ranks as f64, 1e6)
+}
+
+/// Comparisons that decide about a rank of a class.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Test<'a> {
     pub(super) history: &'a History,
-    pub(super) rule: &'a Rule,
-    pub(super) noise: Noise,
-    /// Ranks of the class.
-    pub(super) ranks: usize,
-    /// Excess in deviations from which chance is ruled out.
-    pub(super) z_least: f64,
-    /// Deviations among ranks beyond which one is an outlier.
-    pub(super) z_among_ranks: f64,
+    absolute: Option<&'a History>,
+    rule: &'a Rule,
+    noise: Noise,
+    /// Excess in standard errors from which chance is ruled out.
+    z_least: f64,
+    against: Option<Compared>,
 }
 
-impl Test<'_> {
-    /// Returns the shortest window in which a rank is slow. `offset` is its known excess over the
-    /// others, by its pace in an earlier measurement; `None` if that is not known.
-    pub(super) fn slow(&self, rank: usize, offset: Option<f64>) -> Option<Slow> {
-        let blocks: Vec<f64> = self.history.of_rank(rank).collect();
-        let own = std::cell::OnceCell::new();
-        let noise = || *own.get_or_init(|| self.noise.of_rank(self.history, rank));
-        WINDOWS.into_iter().take_while(|window| *window <= blocks.len()).find_map(|window| {
-            if window < self.noise.window_least {
-                return None;
-            }
-            let (now, before) = blocks.split_at(window);
-            let mean = now.iter().sum::<f64>() / window as f64;
-            // Most ranks are not slow by anything: only others are worth the rest.
-            let most = offset.map_or(mean, |offset| mean.max(mean - offset));
-            if most < 0.5 * self.rule.least_slower {
-                return None;
-            }
-            let error = noise() / (window as f64).sqrt();
-            let of_peers = || self.decide(rank, self.among_peers(), now, 0.0, noise(), error);
-            let changed = || {
-                let earlier =
-                    (before.len() >= BLOCKS_BEFORE).then(|| median_of(&mut before.to_vec()))?;
-                let share = window as f64 / before.len() as f64;
-                let error = error * (1.0 + VARIANCE_OF_MEDIAN * share).sqrt();
-                let limits = Limits { gate: 0.015, least: self.rule.least_slower };
-                let is_slower =
-                    clipped(now, median_of(&mut now.to_vec()), noise()) > CHANGED_SLOWER;
-                let decided =
-                    self.decide(rank, (Basis::Change, limits), now, earlier, noise(), error);
-                decided.filter(|_| is_slower)
-            };
-            let off_its_pace = || {
-                let limits = Limits { gate: 0.02, least: self.rule.least_slower };
-                self.decide(rank, (Basis::Pace, limits), now, offset?, noise(), error)
-            };
-            of_peers().or_else(changed).or_else(off_its_pace)
+impl<'a> Test<'a> {
+    /// A test of so many ranks, of which a single one is compared with itself only.
+    pub(super) fn new(
+        history: &'a History,
+        rule: &'a Rule,
+        noise: Noise,
+        ranks: usize,
+        z_least: f64,
+    ) -> Self {
+        let against = (ranks > 1).then(|| of_others(rule, noise, ranks));
+        Self { history, absolute: None, rule, noise, z_least, against }
+    }
+
+    /// Also takes the logarithms of own times as they are; `None` where there are enough other
+    /// ranks for a median that one of them does not move.
+    pub(super) fn with_absolute(self, absolute: Option<&'a History>) -> Self {
+        Self { absolute, ..self }
+    }
+
+    /// Returns the shortest window of at most so many blocks in which a rank is slow. `pace` is its
+    /// known excess over the others, by an earlier measurement; `None` if that is not known.
+    pub(super) fn slow(&self, rank: usize, pace: Option<f64>, blocks: usize) -> Option<Slow> {
+        let most = self.history.largest_mean(rank, blocks) - pace.unwrap_or(0.0).min(0.0);
+        if most < CHANGED_SLOWER * self.rule.least_slower {
+            return None; // as most ranks: only others are worth the rest
+        }
+        let all: Vec<f64> = self.history.of_rank(rank).collect();
+        let noise = self.noise.of_rank(&all);
+        let windows = WINDOWS.into_iter().filter(|window| *window >= self.noise.window_least);
+        windows.take_while(|window| *window <= blocks).find_map(|window| {
+            let (now, before) = all.split_at(window);
+            let error = noise / (window as f64).sqrt();
+            let decide = |compared, level| self.decide(compared, now, level, noise, error);
+            let of_others = || decide(self.against?, 0.0);
+            let changed = || self.changed(rank, now, before, noise);
+            let off_its_pace = || decide(self.paced(), pace?);
+            of_others().or_else(changed).or_else(off_its_pace)
         })
     }
 
-    fn among_peers(&self) -> (Basis, Limits) {
-        if self.ranks < RANKS_WITH_SPREAD {
-            return (Basis::Few, Limits { gate: 0.06, least: self.rule.least_slower_of_few });
-        }
-        let gate = (self.z_among_ranks * self.noise.spread).max(0.015);
-        (Basis::Peers, Limits { gate, least: self.rule.least_slower })
+    fn paced(&self) -> Compared {
+        let least = self.rule.least_slower;
+        Compared { basis: Basis::Pace, limits: Limits { gate: least / 1.5, least } }
     }
 
-    /// Decides about blocks relative to `origin`.
+    /// Compares a rank with itself before the window.
+    fn changed(&self, rank: usize, now: &[f64], before: &[f64], noise: f64) -> Option<Slow> {
+        if before.len() < BLOCKS_BEFORE {
+            return None;
+        }
+        let level = median_of(&mut before.to_vec());
+        let least = self.rule.least_slower;
+        let gate = least / 2.0;
+        let share = now.len() as f64 / before.len() as f64;
+        let error = noise / (now.len() as f64).sqrt() * (1.0 + VARIANCE_OF_MEDIAN * share).sqrt();
+        let compared = Compared { basis: Basis::Change, limits: Limits { gate, least } };
+        let slow = self.decide(compared, now, level, noise, error)?;
+        // Not one that was faster than the others, and not one whose only peer became faster.
+        let is_slower = self.against.is_none()
+            || clipped(now, median_of(&mut now.to_vec()), noise) > CHANGED_SLOWER * least;
+        (is_slower && self.takes_longer(rank, now.len(), gate)).then_some(slow)
+    }
+
+    /// Returns whether a rank's own time itself has grown, where that is known.
+    fn takes_longer(&self, rank: usize, window: usize, gate: f64) -> bool {
+        let Some(absolute) = self.absolute else { return true };
+        let mut now: Vec<f64> = absolute.of_rank(rank).collect();
+        let mut before = now.split_off(window);
+        median_of(&mut now) - median_of(&mut before) > gate
+    }
+
+    /// Decides about blocks relative to a level.
     fn decide(
         &self,
-        rank: usize,
-        (basis, limits): (Basis, Limits),
+        Compared { basis, limits: Limits { gate, least } }: Compared,
         blocks: &[f64],
-        origin: f64,
+        level: f64,
         noise: f64,
         error: f64,
     ) -> Option<Slow> {
-        let relative: Vec<f64> = blocks.iter().map(|block| block - origin).collect();
-        let middle = median_of(&mut relative.clone());
-        let z_score = (clipped(&relative, limits.gate, noise) - limits.gate) / error;
-        let excess = clipped(&relative, middle, noise);
-        let is_slow = z_score >= self.z_least && excess >= limits.least;
-        is_slow.then_some(Slow { rank, basis, blocks: blocks.len(), excess, error, z_score })
+        let relative: Vec<f64> = blocks.iter().map(|block| block - level).collect();
+        let z_score = (clipped(&relative, gate, noise) - gate) / error;
+        if z_score < self.z_least {
+            return None;
+        }
+        let excess = clipped(&relative, median_of(&mut relative.clone()), noise);
+        let blocks = blocks.len();
+        (excess >= least).then_some(Slow { basis, blocks, level, least, excess, error, z_score })
     }
+}
+
+/// Comparison with other ranks: with fewer than eight their natural differences are not known.
+fn of_others(rule: &Rule, noise: Noise, ranks: usize) -> Compared {
+    if ranks < RANKS_WITH_SPREAD {
+        let least = rule.least_slower_of_few.max(rule.least_slower);
+        return Compared { basis: Basis::Few, limits: Limits { gate: 0.6 * least, least } };
+    }
+    let least = rule.least_slower;
+    let gate = (z_among(ranks) * noise.spread).max(least / 2.0);
+    Compared { basis: Basis::Peers, limits: Limits { gate, least } }
+}
+
+/// Basis on which a rank of so many is compared with the others.
+pub(super) fn basis_of_others(ranks: usize) -> Basis {
+    if ranks < RANKS_WITH_SPREAD { Basis::Few } else { Basis::Peers }
 }
 
 /// Mean of blocks of which none counts for more than some deviations above a level.

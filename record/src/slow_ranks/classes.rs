@@ -1,0 +1,36 @@
+//! Ranks that can be compared with each other.
+
+use crate::RankRecord;
+
+/// Returns the ranks of each class, by number: those with equal devices, or with equal instruction
+/// sets of their matrix products. Ranks all have micro-batches of one size.
+pub fn classes(ranks: &[RankRecord]) -> Vec<Vec<usize>> {
+    let device = |rank: &RankRecord| rank.device.as_ref().map(|device| device.name.clone());
+    let key = |rank: &RankRecord| (device(rank), rank.matmul_kernel.clone());
+    let mut classes: Vec<(_, Vec<usize>)> = Vec::new();
+    for rank in ranks {
+        let key = key(rank);
+        match classes.iter_mut().find(|class| class.0 == key) {
+            Some(class) => class.1.push(rank.rank),
+            None => classes.push((key, vec![rank.rank])),
+        }
+    }
+    classes.into_iter().map(|class| class.1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::finished;
+
+    #[test]
+    fn ranks_of_one_kernel_are_a_class() {
+        let of = |(rank, kernel): (usize, &&str)| RankRecord {
+            rank,
+            matmul_kernel: Some((*kernel).to_owned()),
+            ..finished().ranks[0].clone()
+        };
+        let ranks: Vec<_> = ["avx512", "avx2", "avx512"].iter().enumerate().map(of).collect();
+        assert_eq!(classes(&ranks), [vec![0, 2], vec![1]]);
+    }
+}

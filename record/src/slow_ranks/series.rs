@@ -1,0 +1,89 @@
+//! A series that all ranks share, and its changes.
+
+use super::Rule;
+use super::history::History;
+use super::noise::Noise;
+use super::window::{Slow, Test, WINDOWS, z_least};
+
+/// Blocks at the end over which a slow rank or series must be well again.
+pub(super) const BLOCKS_WELL: usize = 6;
+
+/// Blocks of one value each.
+#[derive(Debug)]
+pub(super) struct Series {
+    history: History,
+    sum: f64,
+    change: Option<Change>,
+    /// Number of the block from which windows begin: the one at which it was last well.
+    fresh_from: usize,
+}
+
+/// Change of a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Change {
+    pub(super) slow: Slow,
+    /// First step of the window in which it was found.
+    pub(super) since_step: u64,
+    /// Step from which it is over.
+    pub(super) until_step: Option<u64>,
+}
+
+/// Block that ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    /// Number of its last step.
+    pub(super) step: u64,
+    pub(super) steps: usize,
+    /// Probability of a false finding for each test.
+    pub(super) chance: f64,
+}
+
+impl End {
+    /// First step of the last blocks.
+    pub(super) fn since_step(&self, blocks: usize) -> u64 {
+        (self.step + 1).saturating_sub((blocks * self.steps) as u64)
+    }
+}
+
+impl Series {
+    pub(super) fn new() -> Self {
+        Self { history: History::new(1), sum: 0.0, change: None, fresh_from: 0 }
+    }
+
+    pub(super) fn add(&mut self, value: f64) {
+        self.sum += value;
+    }
+
+    /// Ends a block. Where a rank explains a change, none is looked for.
+    pub(super) fn end_block(
+        &mut self,
+        end: End,
+        rule: &Rule,
+        is_explained: bool,
+    ) -> Option<Change> {
+        self.history.push(std::iter::once(self.sum / end.steps as f64));
+        self.sum = 0.0;
+        let blocks = self.history.count() - self.fresh_from;
+        if let Some(change) = self.change {
+            let last = self.history.of_rank(0).take(BLOCKS_WELL);
+            let excess = last.sum::<f64>() / BLOCKS_WELL as f64 - change.slow.level;
+            if blocks < BLOCKS_WELL || excess >= change.slow.least / 2.0 {
+                return None;
+            }
+            self.change = None;
+            self.fresh_from = self.history.count();
+            return Some(Change { until_step: Some(end.step), ..change });
+        }
+        let noise = Noise::of(&self.history, 1);
+        if is_explained || self.history.len() < WINDOWS[0] || noise.block <= 0.0 {
+            return None;
+        }
+        let z_least = z_least(end.chance, 1, self.history.len());
+        let slow = Test::new(&self.history, rule, noise, 1, z_least).slow(0, None, blocks)?;
+        let since_step = end.since_step(slow.blocks);
+        let change = Change { slow, since_step, until_step: None };
+        self.change = Some(change);
+        self.fresh_from = self.history.count();
+        Some(change)
+    }
+}
