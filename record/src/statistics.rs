@@ -49,6 +49,18 @@ pub fn median_of(values: &mut [f64]) -> f64 {
     (below + *upper) / 2.0
 }
 
+/// Standard deviations per median absolute deviation, for a normal distribution.
+pub const DEVIATIONS_PER_MAD: f64 = 1.4826;
+
+/// Returns the standard deviation of values by their median absolute deviation, which outliers do
+/// not move.
+pub fn robust_deviation(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    let middle = median_of(&mut values);
+    values.iter_mut().for_each(|value| *value = (*value - middle).abs());
+    DEVIATIONS_PER_MAD * median_of(&mut values)
+}
+
 /// Histogram of measurements, in the unit that the field's name states.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {

@@ -17,7 +17,6 @@ pub mod plan;
 mod ranks;
 pub mod run;
 pub mod step;
-pub mod stragglers;
 pub mod tier_set;
 pub mod time_limit;
 pub mod timing;

@@ -104,6 +104,8 @@ pub struct Judgement {
     pub committed_step: Option<u64>,
     /// Reason why it did not complete, if known.
     pub reason: Option<String>,
+    /// Hosts, as their ranks call them, of ranks that the last attempt found slow until its end.
+    pub slow_hosts: Vec<String>,
 }
 
 /// State of a run.
@@ -149,7 +151,15 @@ impl Judgement {
 
     /// Judgement without a record.
     pub fn without_record(state: RunState) -> Self {
-        Self { state, attempts: 0, ranks: 0, hosts: 0, committed_step: None, reason: None }
+        Self {
+            state,
+            attempts: 0,
+            ranks: 0,
+            hosts: 0,
+            committed_step: None,
+            reason: None,
+            slow_hosts: Vec::new(),
+        }
     }
 }
 

@@ -207,13 +207,18 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Deprioritises these hosts: ranks on them cannot be ended.
-    pub(super) fn deprioritise(&mut self, silent: &[usize]) {
-        for &host in silent {
+    /// Chooses these hosts only when no others are left, and reports why.
+    pub(super) fn prefer_others(&mut self, hosts: &[usize], why: &str) {
+        for &host in hosts {
             self.members[host].is_last = true;
-            let text = "ranks of an earlier attempt still run on it";
-            (self.report.0)(&format!("{}: {text}", self.description(host)));
+            (self.report.0)(&format!("{}: {why}", self.description(host)));
         }
+    }
+
+    /// Returns those of some hosts that have one of these names, as their ranks call them.
+    pub(super) fn of_names(&self, hosts: &[usize], names: &[String]) -> Vec<usize> {
+        let is_named = |host: &usize| names.contains(&self.own_name(*host));
+        hosts.iter().copied().filter(is_named).collect()
     }
 
     /// Connects to hosts that are due, longest waiting first, and gives up connections that hang.

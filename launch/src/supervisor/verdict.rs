@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn record(state: RunState, attempts: usize) -> Judgement {
-        Judgement { state, attempts, ranks: 4, hosts: 2, committed_step: None, reason: None }
+        Judgement { attempts, ranks: 4, hosts: 2, ..Judgement::without_record(state) }
     }
 
     fn code(ended: &Ended, loss: Option<&str>, after: &Judgement) -> (u8, bool) {

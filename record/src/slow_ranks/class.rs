@@ -210,9 +210,12 @@ impl Class {
             if let Some(named) = self.named[index].filter(|named| self.is_well(index, named)) {
                 self.named[index] = None;
                 self.fresh_from[index] = self.history.count();
-                self.stalls.forget(index);
                 found.push(Straggler { until_step: Some(step), ..named.straggler });
             }
+        }
+        if !found.is_empty() {
+            // Of all ranks: their numbers are compared with each other.
+            self.stalls = Stalls::new(self.ranks.len());
         }
         found
     }
@@ -229,9 +232,9 @@ impl Class {
 
     fn straggler(&self, index: usize, slow: Slow, end: End, has_stalls: bool) -> Straggler {
         let steps = slow.blocks * end.steps;
-        let pattern = if has_stalls && self.stalls.are_rare(index) {
+        let pattern = if has_stalls {
             Pattern::Stalls
-        } else if has_stalls || self.recent.is_intermittent(index, slow.level, steps) {
+        } else if self.recent.is_intermittent(index, slow.level, steps) {
             Pattern::Intermittent
         } else {
             Pattern::Steady

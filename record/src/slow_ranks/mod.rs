@@ -23,6 +23,8 @@ mod notice;
 mod own_time;
 mod pace;
 mod recent;
+#[cfg(test)]
+mod recorded;
 mod series;
 #[cfg(test)]
 mod simulated;

@@ -2,7 +2,7 @@
 
 use super::history::History;
 use super::window::WINDOWS;
-use crate::statistics::median_of;
+use crate::statistics::{DEVIATIONS_PER_MAD, median_of, robust_deviation};
 
 /// Most ranks that the noise of all is estimated from.
 const RANKS_MAX: usize = 512;
@@ -26,9 +26,6 @@ const DEPENDENCE: f64 = 1.5;
 
 /// Least window of blocks that depend on each other.
 const WINDOW_OF_DEPENDENT: usize = 16;
-
-/// Standard deviations per median absolute deviation, for a normal distribution.
-const DEVIATIONS_PER_MAD: f64 = 1.4826;
 
 /// Noise of all ranks of a class.
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,7 +68,7 @@ impl Noise {
                 let mut of_rank: Vec<f64> = history.of_rank(rank).collect();
                 median_of(&mut of_rank)
             });
-            noise.spread = robust_deviation(&mut medians.collect::<Vec<_>>());
+            noise.spread = robust_deviation(&medians.collect::<Vec<_>>());
         }
         noise
     }
@@ -129,11 +126,4 @@ fn allan(history: &History, sample: &Sample, scale: usize, blocks: usize) -> Opt
 /// Standard deviation of values whose differences these are, which resists outliers.
 fn deviation_of(differences: &mut [f64]) -> f64 {
     DEVIATIONS_PER_MAD * median_of(differences) / std::f64::consts::SQRT_2
-}
-
-/// Standard deviation that resists outliers.
-fn robust_deviation(values: &mut [f64]) -> f64 {
-    let middle = median_of(values);
-    values.iter_mut().for_each(|value| *value = (*value - middle).abs());
-    DEVIATIONS_PER_MAD * median_of(values)
 }

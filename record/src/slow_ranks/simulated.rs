@@ -156,7 +156,12 @@ fn table() -> String {
         mid_run(4, 200),
         mid_run(8, 200),
         mid_run(64, 100),
+        (Job { ranks: 4, of_steps: 0.08, steps: 6000, ..JOB }, 40),
+        (Job { ranks: 8, of_steps: 0.08, steps: 6000, ..JOB }, 40),
+        (Job { of_steps: 0.08, steps: 5000, ..JOB }, 20),
+        (Job { correlation: 0.9, ..JOB }, 50),
         other(Job { slower: 0.04, ..JOB }),
+        (Job { slower: 0.03, steps: 3000, ..JOB }, 50),
         other(Job { slower: 0.02, ..JOB }),
         other(Job { every: 10, ..JOB }),
         other(Job { every: 25, ..JOB }),
@@ -172,11 +177,14 @@ fn table() -> String {
         let Summary { found, median, most, wrong } = Summary::of(job, jobs);
         let steps = |steps: Option<u64>| steps.map_or("-".to_owned(), |steps| steps.to_string());
         let often = if every > 1 { format!(", in every {every}th step") } else { String::new() };
-        let tails = if job.has_tails { ", t₃" } else { "" };
+        let mut noise = if job.has_tails { ", t₃".to_owned() } else { String::new() };
+        if job.correlation != JOB.correlation {
+            noise = format!(", correlation {}", job.correlation);
+        }
         let (of_steps, of_ranks) = (100.0 * of_steps, 100.0 * of_ranks);
         writeln!(
             table,
-            "| {ranks} | {of_steps} %{tails} | {of_ranks} % | {}{often} | {from} | {jobs} | {found} \
+            "| {ranks} | {of_steps} %{noise} | {of_ranks} % | {}{often} | {from} | {jobs} | {found} \
              | {} | {} | {wrong} |",
             percent(slower),
             steps(median),

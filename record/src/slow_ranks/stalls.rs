@@ -1,7 +1,7 @@
 //! Steps that are slower by a quarter or more, too rare to move the mean of a block.
 
 use super::Rule;
-use super::window::{Slow, basis_of_others};
+use super::window::{Slow, basis_of_others, least_of_others};
 use crate::student::incomplete_beta;
 
 /// Relative own time of a stall, as a logarithm: ln 1.25.
@@ -11,7 +11,11 @@ const STALL: f64 = 0.223_143_551_314_209_76;
 const BLOCKS_MAX: usize = 256;
 
 /// Least number of stalls of a rank that is named.
-const STALLS_LEAST: f64 = 3.0;
+const STALLS_LEAST: f64 = 8.0;
+
+/// A rank that is named has so many times the stalls of any other rank: on a machine where all
+/// stall often, they come in bursts, and chance is no measure of them.
+const STALLS_OF_OTHERS: f64 = 4.0;
 
 /// Stalls that must be missing until a rank is well: with so many, chance leaves it so in 0.7 %.
 const STALLS_MISSED: f64 = 5.0;
@@ -76,12 +80,18 @@ impl Stalls {
         let Sum { count, excess } = self.all[rank];
         let count = f64::from(count);
         let excess = libm::log1p(f64::from(excess) / self.steps);
-        let least = rule.least_slower;
+        let least = least_of_others(rule, self.ranks);
         if count < STALLS_LEAST || excess < least || self.ranks < 2 {
             return None;
         }
-        let of_others = self.all.iter().map(|sum| f64::from(sum.count)).sum::<f64>() - count;
-        let rate = (of_others + 1.0) / (self.steps * (self.ranks - 1) as f64 + 1.0);
+        let others = self.all.iter().enumerate().filter(|(other, _)| *other != rank);
+        let most = others.map(|(_, sum)| f64::from(sum.count)).fold(0.0, f64::max);
+        // More than one in a block moves the mean of blocks.
+        let is_rare = count < self.blocks.min(BLOCKS_MAX) as f64;
+        if !is_rare || count < STALLS_LEAST + STALLS_OF_OTHERS * most {
+            return None;
+        }
+        let rate = (most + 1.0) / (self.steps + 1.0);
         // P(at least so many of the steps) = I(rate; count, steps - count + 1).
         let tail = incomplete_beta(rate.min(1.0), count, self.steps - count + 1.0);
         (tail < chance).then(|| Slow {
@@ -93,11 +103,6 @@ impl Stalls {
             error: excess / count.sqrt(),
             z_score: count.sqrt(),
         })
-    }
-
-    /// Returns whether a rank has fewer stalls than there are blocks.
-    pub(super) fn are_rare(&self, rank: usize) -> bool {
-        (self.all[rank].count as usize) < self.blocks.min(BLOCKS_MAX)
     }
 
     /// Blocks without a stall after which a rank no longer has them: as long as they would have
@@ -114,12 +119,5 @@ impl Stalls {
             self.kept[block * self.ranks + rank].count == 0.0
         };
         (0..blocks.min(self.blocks).min(BLOCKS_MAX)).all(is_free)
-    }
-
-    /// Forgets the stalls of a rank.
-    pub(super) fn forget(&mut self, rank: usize) {
-        self.all[rank] = Sum::default();
-        let of_rank = self.kept.iter_mut().skip(rank).step_by(self.ranks);
-        of_rank.for_each(|sum| *sum = Sum::default());
     }
 }

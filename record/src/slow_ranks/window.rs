@@ -172,13 +172,21 @@ impl<'a> Test<'a> {
 
 /// Comparison with other ranks: with fewer than eight their natural differences are not known.
 fn of_others(rule: &Rule, noise: Noise, ranks: usize) -> Compared {
-    if ranks < RANKS_WITH_SPREAD {
-        let least = rule.least_slower_of_few.max(rule.least_slower);
-        return Compared { basis: Basis::Few, limits: Limits { gate: 0.6 * least, least } };
+    let least = least_of_others(rule, ranks);
+    let basis = basis_of_others(ranks);
+    let gate = match basis {
+        Basis::Few => 0.6 * least,
+        _ => (z_among(ranks) * noise.spread).max(least / 2.0),
+    };
+    Compared { basis, limits: Limits { gate, least } }
+}
+
+/// Least excess over the others that is reported.
+pub(super) fn least_of_others(rule: &Rule, ranks: usize) -> f64 {
+    match basis_of_others(ranks) {
+        Basis::Few => rule.least_slower_of_few.max(rule.least_slower),
+        _ => rule.least_slower,
     }
-    let least = rule.least_slower;
-    let gate = (z_among(ranks) * noise.spread).max(least / 2.0);
-    Compared { basis: Basis::Peers, limits: Limits { gate, least } }
 }
 
 /// Basis on which a rank of so many is compared with the others.

@@ -30,13 +30,12 @@ use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::step::{SavedRange, Trainer};
-use crate::stragglers::{Detector, Limits};
 use cadence::{Cadence, SaveCost};
 use copies::{Copies, CopyWatch};
 use failures::Failures;
 use open::Opened;
 use record::Straggler;
-use record::slow_ranks::OwnTime;
+use record::slow_ranks::{Detector, OwnTime, Rule, StepTimes};
 use record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use save_tier::SaveTier;
 use takeover::NotSaved;
@@ -50,8 +49,9 @@ pub(crate) use trigger::SaveTrigger;
 use record::statistics::Distribution;
 use record::{PromotedTo, Trigger};
 
-/// Limits for slow writers: times of writing are much noisier than those of steps.
-const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower: 0.2 };
+/// Rule for slow writers: times of writing are much noisier than those of steps.
+const SLOW_WRITERS: Rule =
+    Rule { block_steps: 1, least_slower: 0.2, least_slower_of_few: 0.2, false_per_1000h: 1.0 };
 
 /// Longest wait for a save that is not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
@@ -106,8 +106,8 @@ pub(crate) struct Checkpointer {
     /// Recovery of the restored state.
     recovery: Option<Recovery>,
     saves: Saves,
-    /// Compares the ranks' times of writing.
-    stragglers: Detector,
+    /// Compares the ranks' times of writing, on rank 0.
+    slow_writers: Option<Detector>,
     events: Events,
 }
 
@@ -165,7 +165,8 @@ impl Checkpointer {
             committed_step: None,
             recovery: None,
             saves: Saves::default(),
-            stragglers: Detector::new(ranks.world(), SLOW_WRITERS),
+            slow_writers: (ranks.rank() == 0)
+                .then(|| Detector::new(vec![(0..ranks.world()).collect()], SLOW_WRITERS)),
             events,
         };
         if ranks.rank() == 0 {
@@ -495,7 +496,9 @@ impl Checkpointer {
         self.start_retention();
         self.move_after_commit(step, trainer)?;
         let writes = report.writes.into_iter().map(nanoseconds).map(OwnTime::of_save);
-        let stragglers = self.stragglers.take(step, writes);
+        let found = self.slow_writers.as_mut();
+        let found = found.map(|detector| detector.take(step, writes.map(StepTimes::from)));
+        let stragglers = found.unwrap_or_default().stragglers;
         Ok(Some(Ended::Committed { step, stragglers }))
     }
 

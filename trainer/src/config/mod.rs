@@ -331,10 +331,17 @@ pub struct TelemetryConfig {
     /// null.
     #[serde(with = "duration")]
     pub matmul_probe: Duration,
-    /// Steps of a window over which the ranks' own times are compared; 0 for never.
-    pub straggler_window_steps: usize,
-    /// Percentage by which a rank must be slower than the median rank to be named.
+    /// Steps whose mean own time of a rank is one value for the detector of slow ranks; 0 for no
+    /// detection.
+    pub straggler_block_steps: usize,
+    /// Percentage by which a rank must be slower to be named.
     pub straggler_percent: f64,
+    /// Healthy ranks that may be named in a thousand hours of a job.
+    pub straggler_false_per_1000h: f64,
+    /// Folder of an earlier run of this workload, whose ranks' own times are the known paces of
+    /// their devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paces: Option<PathBuf>,
     /// Interval between hardware samples; `0s` for never.
     #[serde(with = "duration")]
     pub hardware_interval: Duration,
@@ -375,8 +382,10 @@ impl Default for TelemetryConfig {
         Self {
             log_every_steps: 10,
             matmul_probe: Duration::from_millis(250),
-            straggler_window_steps: 20,
-            straggler_percent: 10.0,
+            straggler_block_steps: 10,
+            straggler_percent: 3.0,
+            straggler_false_per_1000h: 1.0,
+            paces: None,
             hardware_interval: Duration::from_secs(1),
             host_root: PathBuf::from("/"),
             price_per_node_hour: None,
@@ -693,6 +702,14 @@ impl Settings {
         }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
+        }
+        for (key, value) in [
+            ("telemetry.straggler_percent", self.telemetry.straggler_percent),
+            ("telemetry.straggler_false_per_1000h", self.telemetry.straggler_false_per_1000h),
+        ] {
+            if !value.is_finite() || value <= 0.0 {
+                return Err(invalid(key, value, "a number above 0"));
+            }
         }
         let spike_z = self.telemetry.loss_spike_z;
         if !spike_z.is_finite() || spike_z < 0.0 {

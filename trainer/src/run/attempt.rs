@@ -1,12 +1,11 @@
 //! Attempt of a run: the loop over steps, from the restored state to the last step, a stop, or a
 //! failure.
-
 use std::time::Duration;
 
-use device::Device;
 use launch::signals::SignalFlags;
 
 use super::beginning::pods_again;
+use super::calibration;
 use super::peers::Peers;
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
@@ -17,19 +16,17 @@ use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended};
 use crate::config::Config;
 use crate::failure::Outcome;
-use crate::ranks::Ranks;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
-use crate::stragglers::Detector;
 use crate::tier_set::TierSet;
 use crate::timing::phase::StepTime;
-use crate::timing::probe::{self, MatmulProbe};
+use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
 use record::Trigger;
 use record::golden::GoldenWatch;
 use record::phase::{Phase, PhaseTimes};
+use record::slow_ranks::{Detector, Findings};
 use record::text::unix_time::unix_ms;
-use record::{Anomaly, SteadyWatch, StepSample};
-use record::{CalibrationRates, Straggler};
+use record::{Anomaly, SteadyWatch, StepSample, Straggler};
 use telemetry::Events;
 use telemetry::fact::Fact;
 use telemetry::hardware::AlertWatch;
@@ -56,40 +53,6 @@ pub(super) struct Probes<'run> {
     pub(super) transports: Option<TransportProbe<'run>>,
 }
 
-impl Probes<'_> {
-    /// Measures the rates of all ranks on equal work at the same time: the better of two
-    /// measurements; `None` for a rank that could not measure both.
-    ///
-    /// Memory comes first: the allocator may keep the memory of the smaller matrices.
-    fn calibrate(
-        &mut self,
-        device: &Device,
-        ranks: &Ranks<'_>,
-    ) -> Outcome<Vec<Option<CalibrationRates>>> {
-        let mut memory_bytes_per_second: Option<f64> = None;
-        for _ in 0..2 {
-            ranks.collective.barrier(ranks.deadline())?;
-            let rate = probe::memory_bytes_per_second(device, self.local_world, CALIBRATION_TIME)?;
-            let best = memory_bytes_per_second.into_iter().chain(rate);
-            memory_bytes_per_second = best.reduce(f64::max);
-        }
-        let mut is_complete = true;
-        for _ in 0..2 {
-            ranks.collective.barrier(ranks.deadline())?;
-            is_complete &= self.matmul.measure(device, CALIBRATION_TIME)?;
-        }
-        let matmul_rate = self.matmul.flops_per_second().filter(|_| is_complete);
-        let rates = matmul_rate.zip(memory_bytes_per_second);
-        let rates = rates.map(|(matmul_flops_per_second, memory_bytes_per_second)| {
-            CalibrationRates { matmul_flops_per_second, memory_bytes_per_second }
-        });
-        ranks.gather(&rates)
-    }
-}
-
-/// Duration of each part of a measurement.
-const CALIBRATION_TIME: Duration = Duration::from_millis(20);
-
 /// Parts of one attempt.
 #[derive(Debug)]
 pub(super) struct RunningAttempt<'run, 'world> {
@@ -104,7 +67,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) stop_conditions: StopConditions,
     /// Count of steady steps, on rank 0.
     pub(super) steady: Option<SteadyWatch>,
-    pub(super) stragglers: Detector,
+    /// Detector of slow ranks, on rank 0.
+    pub(super) slow_ranks: Option<Detector>,
     /// Finds alarming states of the ranks' GPUs.
     pub(super) alerts: AlertWatch,
     /// Compares losses with golden ones, where there are any.
@@ -262,7 +226,7 @@ impl RunningAttempt<'_, '_> {
             self.events.first_step(parts);
         }
         self.check_alerts(step);
-        self.check_stragglers(step);
+        self.check_slow_ranks(step);
         let end = self.end_after(step, &stepped);
         self.trace(step, end.is_some())?;
         let requests = stepped.outcome.requests;
@@ -309,10 +273,16 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    /// Compares the ranks' own times in the steps before.
-    fn check_stragglers(&mut self, step: u64) {
-        let found = self.stragglers.take(step - 1, self.trainer.own_times_of_ranks());
-        self.report_stragglers(&found);
+    /// Compares the ranks' times in the steps before, on rank 0.
+    fn check_slow_ranks(&mut self, step: u64) {
+        let Some(detector) = &mut self.slow_ranks else { return };
+        let Findings { stragglers, notices } =
+            detector.take(step - 1, self.trainer.times_of_ranks());
+        self.report_stragglers(&stragglers);
+        for notice in notices {
+            let step = Some(notice.until_step.unwrap_or(notice.since_step));
+            self.events.warn(Anomaly { step, rank: None, text: notice.text() });
+        }
     }
 
     fn report_stragglers(&mut self, found: &[Straggler]) {
@@ -443,7 +413,9 @@ impl RunningAttempt<'_, '_> {
         trainer.synchronize_weights()?;
         trainer.pause_clock();
         if is_due && step == self.first_step && !trainer.ranks().is_alone() {
-            let rates = probes.calibrate(trainer.device(), &trainer.ranks())?;
+            let (device, ranks) = (trainer.device(), trainer.ranks());
+            let rates =
+                calibration::measure(&mut probes.matmul, device, &ranks, probes.local_world)?;
             self.peers.calibrated(step, rates);
         }
         if is_due {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use launch::supervisor::{Evidence, Explanation, Judgement, RunState};
 
-use record::{Attempt, AttemptEnd, Error, Reason, Record, Status};
+use record::{Attempt, AttemptEnd, Error, RankRecord, Reason, Record, Status};
 
 use super::folder::Folder;
 
@@ -59,6 +59,7 @@ impl Evidence for RunEvidence {
             hosts: hosts.len(),
             committed_step: committed_step(folder),
             reason: record.reason.as_ref().map(|reason| text(reason, &record)),
+            slow_hosts: slow_hosts(&record),
         }
     }
 
@@ -75,6 +76,13 @@ impl Evidence for RunEvidence {
         explain(folder, explanation)
             .map_err(|error| format!("the loss is not in the record: {error}"))
     }
+}
+
+/// Returns the hosts of ranks that were slow until the end.
+fn slow_hosts(record: &Record) -> Vec<String> {
+    let is_slow = |rank: &&RankRecord| rank.straggler.is_some_and(|it| it.until_step.is_none());
+    let hosts: BTreeSet<_> = record.ranks.iter().filter(is_slow).map(|rank| &rank.host).collect();
+    hosts.into_iter().cloned().collect()
 }
 
 fn state(record: &Record) -> RunState {

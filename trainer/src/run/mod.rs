@@ -2,6 +2,7 @@
 
 mod attempt;
 mod beginning;
+mod calibration;
 mod environment;
 mod evidence;
 mod folder;

@@ -2,24 +2,28 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use collectives::transports::transports;
 use record::text::list;
 use record::{
-    Anomaly, CalibrationRates, ErrorFile, ExitCode, RankRecord, Reason, Straggler,
+    Anomaly, CalibrationRates, ErrorFile, ExitCode, RankRecord, Reason, Record, Status, Straggler,
     transport_anomalies, with_recorded_loss,
 };
 use telemetry::fact::Fact;
 use telemetry::hardware::Finding;
 use telemetry::{Events, Verdict};
 
+use super::calibration::outliers;
 use super::transports::Evidence;
 use super::watchdog::{Stall, Watched};
 use crate::failure::Failure;
 use crate::step::Trainer;
-use crate::stragglers::outliers;
 use crate::timing::progress::Progress;
+
+/// Interval between looks at the record.
+const RECORD_POLL: Duration = Duration::from_millis(50);
 
 /// All ranks of an attempt. Their findings about each other are equal; rank 0 reports them.
 #[derive(Debug)]
@@ -48,6 +52,11 @@ impl Peers {
     /// Returns the folder of the run.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Returns the records of all ranks.
+    pub(super) fn records(&self) -> &[RankRecord] {
+        &self.ranks
     }
 
     /// Returns the host of each rank.
@@ -138,6 +147,23 @@ impl Peers {
         };
         let other = (self.hosts.len() == 2).then(|| 1 - self.rank);
         Failure { rank: failure.rank.or(other), ..failure }
+    }
+
+    /// Waits until rank 0 has recorded the loss of a peer, unless that is lost itself. A launcher
+    /// ends all ranks once one has ended, and rank 0 learns of the loss up to a step later.
+    pub(super) fn await_record(&self, failure: &Failure, timeout: Duration) {
+        let is_of_rank_0 = self.rank == 0 || failure.failed_rank(self.rank) == Some(0);
+        if is_of_rank_0 || failure.code != ExitCode::PeerLost {
+            return;
+        }
+        let is_missing = || {
+            let record = Record::read(&self.dir);
+            record.is_ok_and(|record| record.status == Status::Running)
+        };
+        let end = Instant::now() + timeout;
+        while is_missing() && Instant::now() < end {
+            sleep(RECORD_POLL);
+        }
     }
 
     /// Returns the host of each rank, and its place in the dimensions.

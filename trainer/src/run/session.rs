@@ -46,12 +46,12 @@ use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
 use crate::step::{Evaluation, Trainer, batch_plan};
-use crate::stragglers::{Detector, Limits};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
 use record::ExitCode;
 use record::golden::{Golden, GoldenKey, GoldenMiss, GoldenWatch};
 use record::hardware::RankHardware;
+use record::slow_ranks::{self, Detector, Rule};
 use record::{
     self, Anomaly, Attempt, DimensionTraffic, RankRecord, Record, Status, SteadyWatch, StepSeries,
     TargetLoss,
@@ -74,8 +74,8 @@ const BLOCKS_OF_A_RANK_MAX: usize = 64;
 /// Most blocks of all ranks together, so that the record of a large job stays small.
 const BLOCKS_OF_ALL_RANKS_MAX: usize = 1 << 16;
 
-/// Consecutive windows of steps in which a rank must be slow.
-const STRAGGLER_WINDOWS: u32 = 3;
+/// Longest wait of a rank that has lost a peer for rank 0's record of it.
+const AWAIT_RECORD_AT_MOST: Duration = Duration::from_secs(30);
 
 /// Rank of a run, ready to train.
 pub(super) struct Session<'run> {
@@ -237,6 +237,10 @@ impl<'run> Session<'run> {
             stop_requested: &|| self.signals.stop_requested(),
         };
         let ended = if is_failure { record() } else { together.run(record) };
+        if let Err(failure) = &outcome {
+            let timeout = config.settings.collectives.deadline / 2;
+            peers.await_record(failure, timeout.min(AWAIT_RECORD_AT_MOST));
+        }
         match ended {
             // The result is complete, whatever happens to other ranks after it.
             Err(failure) if is_recorded && failure.code == ExitCode::PeerLost => {
@@ -399,6 +403,7 @@ impl<'run> Session<'run> {
             let fallbacks = trainer.ranks().gather(&trainer.fallbacks())?;
             peers.fallbacks(fallbacks);
         }
+        let slow_ranks = self.slow_ranks(peers)?;
         let mut attempt = RunningAttempt {
             evaluation: self.evaluation(trainer)?,
             trainer,
@@ -421,7 +426,7 @@ impl<'run> Session<'run> {
                 is_target_reached,
             },
             steady: self.steady_watch(),
-            stragglers: self.detector(),
+            slow_ranks,
             alerts: AlertWatch::new(self.world.placement.world),
             golden: golden.map(GoldenWatch::new),
             losses: before.losses,
@@ -491,15 +496,25 @@ impl<'run> Session<'run> {
         Some(SteadyWatch::new(wanted, placement.world))
     }
 
-    /// Returns the detector of slow ranks between the steps.
-    fn detector(&self) -> Detector {
+    /// Returns the detector of slow ranks between the steps, on rank 0.
+    fn slow_ranks(&self, peers: &Peers) -> Outcome<Option<Detector>> {
+        if self.world.placement.rank != 0 {
+            return Ok(None);
+        }
         let telemetry = &self.options.config.settings.telemetry;
-        let limits = Limits {
-            window_steps: telemetry.straggler_window_steps,
-            windows: STRAGGLER_WINDOWS,
+        let rule = Rule {
+            block_steps: telemetry.straggler_block_steps,
             least_slower: telemetry.straggler_percent / 100.0,
+            false_per_1000h: telemetry.straggler_false_per_1000h,
+            ..Rule::default()
         };
-        Detector::new(self.world.placement.world, limits)
+        let detector = Detector::new(slow_ranks::classes(peers.records()), rule);
+        let Some(of) = &telemetry.paces else { return Ok(Some(detector)) };
+        let paces = slow_ranks::paces(of, &self.workload_id, peers.records()).map_err(|error| {
+            let text = format!("telemetry.paces = {}: {error}", of.display());
+            Failure::new(ExitCode::Usage, anyhow::anyhow!(text))
+        })?;
+        Ok(Some(detector.with_paces(&paces)))
     }
 
     /// Makes a trainer with the newest usable state; returns the number of its steps, `None`

@@ -30,7 +30,7 @@ use crate::mesh::{Dimensions, Mesh};
 use crate::ranks::Ranks;
 use crate::timing::phase::PhaseClock;
 use crate::timing::tallies::Tallies;
-use record::slow_ranks::OwnTime;
+use record::slow_ranks::StepTimes;
 use telemetry::hardware::SharedAlert;
 
 /// Returns the bucket plan of a model, and the layout padded to it.
@@ -210,7 +210,7 @@ impl<'world> Trainer<'world> {
             clock: PhaseClock::on(device),
             meter: Meter::of(device),
             injector,
-            own_time: OwnTime::ZERO,
+            times: StepTimes::ZERO,
             alert: SharedAlert::new(),
             health_every_steps: config.settings.telemetry.health_every_steps,
             overlaps: config.settings.collectives.overlap,

@@ -9,7 +9,7 @@ use crate::ranks::Ranks;
 use crate::tier_set::TierSet;
 use record::ExitCode;
 use record::Trigger;
-use record::slow_ranks::OwnTime;
+use record::slow_ranks::StepTimes;
 use record::text::count;
 use telemetry::hardware::{ALERT_FIELDS, Alert};
 
@@ -45,17 +45,17 @@ pub(crate) struct Vote {
     /// that produced them; zeros in steps in which they are not computed.
     pub(crate) update: UpdateSquares,
     pub(crate) requests: Requests,
-    /// Own time of this rank in the last step whose time is known.
-    pub(crate) own_time: OwnTime,
+    /// Times of this rank in the last step whose time is known.
+    pub(crate) times: StepTimes,
     /// Alarming state of its GPU.
     pub(crate) alert: Alert,
 }
 
-/// Number of fields before those of the own time.
-const OWN_TIME: usize = 12;
+/// Number of fields before those of the times.
+const TIMES: usize = 12;
 
 /// Number of fields before those of the alert.
-const ALERT: usize = OWN_TIME + OwnTime::FIELDS;
+const ALERT: usize = TIMES + StepTimes::FIELDS;
 
 const FIELDS: usize = ALERT + ALERT_FIELDS;
 
@@ -64,7 +64,7 @@ impl Vote {
         let number = |tensor: Option<usize>| tensor.map_or(-1.0, |tensor| tensor as f64);
         let flag = |is_requested: bool| f64::from(u8::from(is_requested));
         let mut fields = [0.0; FIELDS];
-        fields[..OWN_TIME].copy_from_slice(&[
+        fields[..TIMES].copy_from_slice(&[
             self.loss_sum,
             number(self.local_non_finite),
             self.squares,
@@ -78,7 +78,7 @@ impl Vote {
             self.update.update,
             f64::from(self.requests.failing_copies.0),
         ]);
-        fields[OWN_TIME..ALERT].copy_from_slice(&self.own_time.encode());
+        fields[TIMES..ALERT].copy_from_slice(&self.times.encode());
         fields[ALERT..].copy_from_slice(&self.alert.encode());
         fields
     }
@@ -99,7 +99,7 @@ impl Vote {
                 failing_copies: TierSet(fields[11] as u8),
             },
             update: UpdateSquares { weights: fields[9], update: fields[10] },
-            own_time: OwnTime::decode(&fields[OWN_TIME..ALERT]),
+            times: StepTimes::decode(&fields[TIMES..ALERT]),
             alert: Alert::decode(&fields[ALERT..]),
         }
     }
@@ -203,9 +203,9 @@ impl Votes {
         self.all().map(|vote| vote.loss_sum)
     }
 
-    /// Returns each rank's own time in a step.
-    pub(crate) fn own_times(&self) -> impl Iterator<Item = OwnTime> + '_ {
-        self.all().map(|vote| vote.own_time)
+    /// Returns each rank's times in a step.
+    pub(crate) fn times(&self) -> impl Iterator<Item = StepTimes> + '_ {
+        self.all().map(|vote| vote.times)
     }
 
     /// Returns the alarming state of each rank's GPU.
@@ -252,7 +252,7 @@ mod tests {
             failing_copies: TierSet(0),
         },
         update: UpdateSquares { weights: 4.0, update: 0.5 },
-        own_time: OwnTime::ZERO,
+        times: StepTimes::ZERO,
         alert: Alert::NONE,
     };
 

@@ -66,7 +66,7 @@ use crate::timing::profile::StepProfile;
 use crate::timing::step_trace::StepTrace;
 use crate::timing::tallies::Tallies;
 use record::phase::Phase;
-use record::slow_ranks::OwnTime;
+use record::slow_ranks::{OwnTime, StepTimes};
 use record::{BucketRecord, DimensionTraffic, WeightsDigest};
 use telemetry::hardware::{Alert, SharedAlert};
 
@@ -89,8 +89,8 @@ pub struct Trainer<'world> {
     /// Meter of the ops outside of the model: gradient norm and AdamW.
     meter: Meter,
     injector: Injector,
-    /// Own time of this rank in the last step whose time is known.
-    own_time: OwnTime,
+    /// Times of this rank in the last step whose time is known.
+    times: StepTimes,
     /// Alarming state of this rank's GPU.
     alert: Arc<SharedAlert>,
     /// Steps between those that measure weights and updates; 0 for never.
@@ -242,7 +242,7 @@ impl Trainer<'_> {
             reduced_non_finite,
             update: scalars.sums_of_update(),
             requests: requests(),
-            own_time: self.own_time,
+            times: self.times,
             alert: self.alert.get(),
         })
     }
@@ -353,7 +353,10 @@ impl Trainer<'_> {
         let time = self.clock.finish_step();
         let starting_ns = self.gradients.take_starting_ns();
         if let Some(StepTime { phases, .. }) = &time {
-            self.own_time = OwnTime::of_step(phases, starting_ns);
+            self.times = StepTimes {
+                own: OwnTime::of_step(phases, starting_ns),
+                exposed_seconds: phases.comm_exposed as f64 / 1e9,
+            };
         }
         Ok(TimedStep { result, time })
     }
@@ -364,9 +367,9 @@ impl Trainer<'_> {
         self.votes.losses().map(move |sum| sum / tokens)
     }
 
-    /// Returns each rank's own time in an earlier step, from the last vote.
-    pub(crate) fn own_times_of_ranks(&self) -> impl Iterator<Item = OwnTime> + '_ {
-        self.votes.own_times()
+    /// Returns each rank's times in an earlier step, from the last vote.
+    pub(crate) fn times_of_ranks(&self) -> impl Iterator<Item = StepTimes> + '_ {
+        self.votes.times()
     }
 
     /// Returns the alarming state of each rank's GPU, from the last vote.
