@@ -236,9 +236,13 @@ soak-checkpoints: test-build ## kill runs and lose their tiers 250 times: the sa
 	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
 
 soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20
-soak-stragglers: test-build ## slow one rank down 80 times: it is named, with what it is slow at
+soak-stragglers: export YARDSTICK_SOAK_JOB_HOURS := 1000
+soak-stragglers: test-build ## slow one rank down 120 times: it is named; 1,000 simulated hours name none
 	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test measured -- --nocapture \
-		stragglers::a_slow_rank_is_named stragglers::a_rank_that_writes_slowly_is_named
+		stragglers::a_slow_rank_is_named stragglers::a_rank_that_writes_slowly_is_named \
+		stragglers::a_rank_that_becomes_slower stragglers::a_rank_beside
+	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --package yardstick-record --lib -- \
+		--nocapture slow_ranks::simulated::healthy_ranks
 
 soak-slurm: test-build ## launch in batch scripts of a real Slurm of two nodes (root)
 	@scripts/setup.sh slurm

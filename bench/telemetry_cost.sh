@@ -36,7 +36,7 @@ train=(mpirun -np 2 "$yardstick" train --set telemetry.matmul_probe=0s)
 everything=(--prometheus 127.0.0.1:0 --otlp "http://127.0.0.1:$(cat "$folder/port")"
     --set telemetry.tensorboard=true --log-format json)
 little=(--set telemetry.log_every_steps=1000000 --set telemetry.hardware_interval=0s
-    --set telemetry.straggler_window_steps=0 --set telemetry.health_every_steps=0)
+    --set telemetry.straggler_block_steps=0 --set telemetry.health_every_steps=0)
 
 code=0
 "$yardstick" compare --rounds "$rounds" --threshold 1% --json \

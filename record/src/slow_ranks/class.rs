@@ -153,7 +153,7 @@ impl Class {
         self.stalls.end_block(end.steps);
         let (count, blocks) = (self.ranks.len(), self.history.count());
         let is_due = blocks < BLOCKS_OF_EACH_NOISE || blocks.is_multiple_of(BLOCKS_BETWEEN_NOISES);
-        if is_due || count < RANKS_WITH_SPREAD {
+        if is_due {
             self.noise = Noise::of(&self.history, count);
         }
         let mut found = self.well(end.step);

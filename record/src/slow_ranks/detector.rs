@@ -66,11 +66,17 @@ impl Detector {
         self
     }
 
-    /// Takes the times of all ranks in a step, by rank. Returns changes at the end of a block.
+    /// Takes the times of all ranks in a step, by rank, which began so many seconds after the one
+    /// before: false names are bounded by the hour. Returns changes at the end of a block.
     ///
     /// # Panics
     /// Unless there are as many as ranks.
-    pub fn take(&mut self, number: u64, times: impl IntoIterator<Item = StepTimes>) -> Findings {
+    pub fn take(
+        &mut self,
+        number: u64,
+        seconds: f64,
+        times: impl IntoIterator<Item = StepTimes>,
+    ) -> Findings {
         if self.classes.is_empty() {
             return Findings::default();
         }
@@ -82,7 +88,7 @@ impl Detector {
         self.logarithms.clear();
         self.logarithms.extend(times.iter().map(|times| libm::log(times.own.total())));
         self.add_shared(&times);
-        self.seconds += times[0].own.total() + times[0].exposed_seconds;
+        self.seconds += seconds;
         self.steps_taken += 1;
         self.steps += 1;
         let slowest = Slowest::of(times.iter().map(|times| times.own.total()));

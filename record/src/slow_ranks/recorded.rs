@@ -45,7 +45,9 @@ fn found(trace: &Trace, ranks: usize, slow: Option<Slow>, seed: u64) -> Vec<(u64
             let slow = slow.filter(|slow| step >= FROM && slow.rank == rank);
             own_time(own, slow).into()
         };
-        let found = detector.take(step, times.into_iter().enumerate().map(of_rank));
+        let seconds = times[0].total() / 1e3;
+        let times = times.into_iter().enumerate().map(of_rank);
+        let found = detector.take(step, seconds, times);
         all.extend(found.stragglers.into_iter().map(|straggler| (step, straggler)));
     }
     all.retain(|(_, straggler)| straggler.until_step.is_none());

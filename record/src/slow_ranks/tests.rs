@@ -16,7 +16,7 @@ fn found(
     let mut all = Findings::default();
     for step in 1..=steps {
         let of_ranks: Vec<_> = (0..ranks).map(|rank| times(step, rank, &mut noise)).collect();
-        let Findings { stragglers, notices } = detector.take(step, of_ranks);
+        let Findings { stragglers, notices } = detector.take(step, 1.0, of_ranks);
         all.stragglers.extend(stragglers);
         all.notices.extend(notices);
     }

@@ -53,6 +53,9 @@ use record::{PromotedTo, Trigger};
 const SLOW_WRITERS: Rule =
     Rule { block_steps: 1, least_slower: 0.2, least_slower_of_few: 0.2, false_per_1000h: 1.0 };
 
+/// Interval of saves for the bound on false names in an hour: as frequent as usual.
+const SECONDS_BETWEEN_SAVES: f64 = 60.0;
+
 /// Longest wait for a save that is not reported.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
 
@@ -497,7 +500,9 @@ impl Checkpointer {
         self.move_after_commit(step, trainer)?;
         let writes = report.writes.into_iter().map(nanoseconds).map(OwnTime::of_save);
         let found = self.slow_writers.as_mut();
-        let found = found.map(|detector| detector.take(step, writes.map(StepTimes::from)));
+        let found = found.map(|detector| {
+            detector.take(step, SECONDS_BETWEEN_SAVES, writes.map(StepTimes::from))
+        });
         let stragglers = found.unwrap_or_default().stragglers;
         Ok(Some(Ended::Committed { step, stragglers }))
     }

@@ -24,7 +24,7 @@ use crate::timing::profile::{Profile, Rates};
 use record::Trigger;
 use record::golden::GoldenWatch;
 use record::phase::{Phase, PhaseTimes};
-use record::slow_ranks::{Detector, Findings};
+use record::slow_ranks::{Detector, Findings, StepTimes};
 use record::text::unix_time::unix_ms;
 use record::{Anomaly, SteadyWatch, StepSample, Straggler};
 use telemetry::Events;
@@ -276,8 +276,10 @@ impl RunningAttempt<'_, '_> {
     /// Compares the ranks' times in the steps before, on rank 0.
     fn check_slow_ranks(&mut self, step: u64) {
         let Some(detector) = &mut self.slow_ranks else { return };
-        let Findings { stragglers, notices } =
-            detector.take(step - 1, self.trainer.times_of_ranks());
+        let mut times = self.trainer.times_of_ranks().peekable();
+        let own = times.peek().copied().unwrap_or(StepTimes::ZERO);
+        let seconds = own.own.total() + own.exposed_seconds;
+        let Findings { stragglers, notices } = detector.take(step - 1, seconds, times);
         self.report_stragglers(&stragglers);
         for notice in notices {
             let step = Some(notice.until_step.unwrap_or(notice.since_step));
