@@ -57,3 +57,18 @@ fn a_spare_worker_takes_the_place_of_one_that_is_cut_off() {
     job.worker(0).port.cut();
     expect_recovery(job, [1, 2]);
 }
+
+#[test]
+#[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
+fn a_spare_worker_takes_the_place_of_one_with_a_slow_rank() {
+    let mut job = Job::new(3);
+    job.start_workers(&WORKER);
+    let slow = ["--inject", "slow-compute@rank=1,percent=300,attempt=1"];
+    let killed = ["--inject", "kill@step=39,rank=1"];
+    let blocks = ["--set", "telemetry.straggler_block_steps=1"];
+    job.start_launcher(&launch(&["--restarts", "1"], &[slow, killed, blocks].concat()));
+    job.expect_exit(0, JOB);
+    assert!(job.output().contains("a rank of it was slow"), "{}", job.output());
+    let [first, second] = [0, 2].map(|worker| json!(worker_name(worker)));
+    assert_eq!(hosts(&job.record()), [&first, &second]);
+}

@@ -10,8 +10,14 @@ use crate::phase::{ByPhase, PhaseTimes};
 use crate::{Kind, Random, Straggler};
 
 /// Steps of a job, and the one from which a rank is slow.
-const STEPS: usize = 3000;
+const STEPS: usize = 4000;
 const FROM: u64 = 1001;
+
+/// Steps that a job goes on after the slow rank was named: no other may be named then.
+const GOES_ON: u64 = 1000;
+
+/// Seconds of a step, for the bound on false names in an hour.
+const SECONDS: f64 = 1.0;
 
 /// Injected slowdown.
 #[derive(Debug, Clone, Copy)]
@@ -40,14 +46,21 @@ fn found(trace: &Trace, ranks: usize, slow: Option<Slow>, seed: u64) -> Vec<(u64
     let mut detector = Detector::new(vec![(0..ranks).collect()], Rule::default());
     let job = trace.job(ranks, STEPS, &mut Random(seed));
     let mut all = Vec::new();
+    let mut end = u64::MAX;
     for (step, times) in (1..).zip(job) {
+        if step > end {
+            break;
+        }
         let of_rank = |(rank, own)| {
             let slow = slow.filter(|slow| step >= FROM && slow.rank == rank);
             own_time(own, slow).into()
         };
-        let seconds = times[0].total() / 1e3;
         let times = times.into_iter().enumerate().map(of_rank);
-        let found = detector.take(step, seconds, times);
+        let found = detector.take(step, SECONDS, times);
+        let is_it = |it: &Straggler| slow.is_some_and(|slow| it.rank == slow.rank);
+        if step >= FROM && found.stragglers.iter().any(is_it) {
+            end = end.min(step + GOES_ON);
+        }
         all.extend(found.stragglers.into_iter().map(|straggler| (step, straggler)));
     }
     all.retain(|(_, straggler)| straggler.until_step.is_none());
