@@ -27,8 +27,15 @@ fn named(record: &Value) -> Vec<(u64, String)> {
 /// computes at half of the speed, and the one that sleeps at nearly full speed.
 const ON_A_BUSY_MACHINE: &str = "percent=300";
 
-/// Blocks of single steps show as much.
-const SHORT: [&str; 4] = ["--steps", "50", "--set", "telemetry.straggler_block_steps=1"];
+/// Blocks of single steps show as much, with a rule for so few.
+const SHORT: [&str; 6] = [
+    "--steps",
+    "50",
+    "--set",
+    "telemetry.straggler_block_steps=1",
+    "--set",
+    "telemetry.straggler_false_per_1000h=1000",
+];
 
 /// Many short steps.
 const LONG: [&str; 8] = [

@@ -65,8 +65,11 @@ fn a_spare_worker_takes_the_place_of_one_with_a_slow_rank() {
     job.start_workers(&WORKER);
     let slow = ["--inject", "slow-compute@rank=1,percent=300,attempt=1"];
     let killed = ["--inject", "kill@step=39,rank=1"];
+    // A short run has few blocks, which prove little.
     let blocks = ["--set", "telemetry.straggler_block_steps=1"];
-    job.start_launcher(&launch(&["--restarts", "1"], &[slow, killed, blocks].concat()));
+    let chance = ["--set", "telemetry.straggler_false_per_1000h=100000"];
+    let train = [slow, killed, blocks, chance].concat();
+    job.start_launcher(&launch(&["--restarts", "1"], &train));
     job.expect_exit(0, JOB);
     assert!(job.output().contains("a rank of it was slow"), "{}", job.output());
     let [first, second] = [0, 2].map(|worker| json!(worker_name(worker)));
