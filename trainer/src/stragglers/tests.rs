@@ -4,6 +4,7 @@
 use super::*;
 use record::Random;
 use record::phase::{ByPhase, PhaseTimes};
+use record::slow_ranks::OwnTime;
 use record::{Kind, Straggler};
 
 const SEEDS: u64 = 200;
