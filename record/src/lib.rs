@@ -66,7 +66,7 @@ pub use exit_code::ExitCode;
 pub use job::JobRecord;
 pub use json::write as write_json;
 pub use machine::{NodeGroup, NodeReport, node_groups};
-pub use measure::Reference;
+pub use measure::{FlopsPerSecond, Reference};
 pub use network::{Transport, name_nics};
 pub use pods::PodList;
 pub use program::Program;

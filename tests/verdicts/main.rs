@@ -1,4 +1,5 @@
-//! What a run is worth: golden losses, gates, nights of a job, and the page of the report.
+//! What a run is worth: golden losses, gates, published figures, nights of a job, and the page of
+//! the report.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "mpi")]
@@ -6,5 +7,6 @@ mod fingerprint;
 #[cfg(feature = "mpi")]
 mod gates;
 mod k8s_collect;
+mod published;
 #[cfg(feature = "mpi")]
 mod report_html;

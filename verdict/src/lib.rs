@@ -7,6 +7,7 @@ pub mod baseline;
 pub mod compare;
 mod error;
 pub mod golden;
+pub mod published;
 pub mod repeats;
 pub mod report;
 

@@ -47,6 +47,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "yardstick compare runs/monday runs/tuesday",
             "yardstick compare --gate step_ms=5% s3://results/baselines runs/tonight",
+            "yardstick compare published:h100/llama3.1-8b/bf16 runs/a",
         ],
     ),
     ("verify", &["yardstick verify verdict-of-tuesday"]),
