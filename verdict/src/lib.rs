@@ -6,6 +6,7 @@ mod base;
 pub mod baseline;
 pub mod compare;
 mod error;
+pub mod gap;
 pub mod golden;
 pub mod published;
 pub mod repeats;

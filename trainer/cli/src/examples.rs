@@ -41,7 +41,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "yardstick launch --hostfile hosts -- doctor --device cuda --report doctor.txt",
         ],
     ),
-    ("report", &["yardstick report runs/a", "yardstick report --html report.html runs/a runs/b"]),
+    (
+        "report",
+        &[
+            "yardstick report runs/a",
+            "yardstick report --html report.html runs/a runs/b",
+            "yardstick report --gap runs/profiled",
+        ],
+    ),
     (
         "compare",
         &[
