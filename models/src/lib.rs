@@ -20,6 +20,7 @@ pub mod ops;
 pub mod presets;
 pub mod rng;
 pub mod tuning;
+mod weight_shape;
 mod weights;
 pub mod workload;
 
@@ -32,5 +33,6 @@ pub use init::{init_elements, init_weights};
 pub use layout::{Layout, Uses};
 pub use meter::Meter;
 pub use ops::matmul::Sums;
+pub use weight_shape::weight_shape;
 pub use weights::Weights;
 pub use workload::Workload;

@@ -20,6 +20,7 @@ use crate::machine::NodeGroup;
 use crate::measure::FlopsPerSecond;
 use crate::network::Transport;
 use crate::phase::ByPhase;
+use crate::profile::ProfileRecord;
 use crate::sections::{
     Anomaly, Checkpoints, Clocks, Collectives, Fingerprint, Goodput, HostRecord, MfuMeasured,
     PhaseSummary, RankRecord, Reason, Status, StepsSummary, TargetRecord, TierRecord,
@@ -92,6 +93,9 @@ pub struct Record {
     pub mfu_full: Option<f64>,
     /// Share of the matmul rate measured on the same device in the same run.
     pub mfu_measured: Option<MfuMeasured>,
+    /// Profile of a step of the last attempt; `null` without `--profile-step`.
+    #[serde(default)]
+    pub profile: Option<ProfileRecord>,
     /// Communication on rank 0; `null` for a single rank.
     pub collectives: Option<Collectives>,
     /// Transports of NCCL between ranks, from its log after the first step of the last attempt;
@@ -154,6 +158,7 @@ impl Record {
             mfu_causal: None,
             mfu_full: None,
             mfu_measured: None,
+            profile: None,
             collectives: None,
             transports: None,
             tiers: Vec::new(),

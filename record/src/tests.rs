@@ -35,6 +35,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "mfu_causal",
         "mfu_full",
         "mfu_measured",
+        "profile",
         "collectives",
         "transports",
         "tiers",

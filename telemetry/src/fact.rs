@@ -5,8 +5,8 @@ use std::sync::Arc;
 use record::hardware::RankHardware;
 use record::{
     CalibrationRates, Checkpoints, DimensionTraffic, Environment, FlopsPerToken, JobRecord,
-    NodeGroup, PodList, RankRecord, Reason, Recovery, Status, TierRecord, Transport, TunedProducts,
-    WeightsDigest, WorkloadRecord,
+    NodeGroup, PodList, ProfileRecord, RankRecord, Reason, Recovery, Status, TierRecord, Transport,
+    TunedProducts, WeightsDigest, WorkloadRecord,
 };
 use serde_json::Value;
 
@@ -31,6 +31,8 @@ pub enum Fact {
     Calibration(Vec<Option<CalibrationRates>>),
     /// Best matmul rate of rank 0, in FLOP/s.
     MatmulRate(f64),
+    /// Profile of a step on rank 0.
+    Profile(Box<ProfileRecord>),
     /// All ranks with their times, at the end of an attempt.
     Ranks(Vec<RankRecord>),
     /// Traffic over each dimension of ranks, at the end of an attempt.

@@ -364,6 +364,10 @@ fn a_profile_has_the_products_of_the_processor_and_changes_no_loss() {
             let cells = profile_row(&found, name);
             assert!(cells[1].parse::<f64>().unwrap() > 0.0, "{name}: {cells:?}");
         }
+        let phases = &profiled.record()["profile"]["phases_ns"];
+        let wall_ns = profiled.steps(0)[1].0["wall_ns"].as_u64();
+        let sum_ns = phases.as_object().unwrap().values().map(|ns| ns.as_u64().unwrap()).sum();
+        assert_eq!(wall_ns, Some(sum_ns), "by the events of that step: {phases}");
         let measured = &profiled.record()["mfu_measured"];
         let share = measured["causal"].as_f64().unwrap();
         assert!(share > 0.0 && share <= 1.0, "{measured}");

@@ -1,10 +1,13 @@
-//! What a run is worth: golden losses, gates, nights of a job, and the page of the report.
+//! What a run is worth: golden losses, gates, published figures, the gap of a step, nights of a
+//! job, and the page of the report.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "mpi")]
 mod fingerprint;
+mod gap;
 #[cfg(feature = "mpi")]
 mod gates;
 mod k8s_collect;
+mod published;
 #[cfg(feature = "mpi")]
 mod report_html;

@@ -6,7 +6,9 @@ mod base;
 pub mod baseline;
 pub mod compare;
 mod error;
+pub mod gap;
 pub mod golden;
+pub mod published;
 pub mod repeats;
 pub mod report;
 

@@ -291,6 +291,7 @@ impl Running {
             Fact::Calibration(all) => self.sniffed = all,
             Fact::Tuned(products) => record.tuned_products = Some(products),
             Fact::MatmulRate(rate) => self.reference.matmul_flops_per_second = Some(rate),
+            Fact::Profile(profile) => record.profile = Some(*profile),
             Fact::Weights(digest) => self.weights = Some(digest),
             Fact::Saves(Saves { tiers, figures }) => {
                 record.tiers = tiers;

@@ -14,12 +14,17 @@ use verdict::baseline::Key;
 use verdict::compare::{
     Bundle, Comparison, Gate, Settings, Side, Turns, require_empty, require_side, share, take_turns,
 };
+use verdict::published::{self, PublishedComparison};
 
 /// Judge whether runs got worse, by how much, and in which phase and on which rank.
 ///
 /// A side is the folder of a run, a record.json, a folder of several runs, or a baseline (see
 /// `yardstick baseline`). Separate several of them by commas. Gated metrics decide; all others are
 /// printed.
+///
+/// BASE may also be published:DEVICE/MODEL/PRECISION, as in published:h100/llama3.1-8b/bf16: the
+/// run's throughput is printed beside published figures of the same work. That is never a gate: 0
+/// if the work is the same, else 12. An unknown key lists all keys.
 ///
 /// Exit codes: 0 better, same or not worse; 10 worse; 11 too noisy to exclude a regression; 12 not
 /// comparable.
@@ -46,7 +51,7 @@ pub(super) struct Compare {
     #[arg(long, value_name = "DIR", requires = "run")]
     keep: Option<PathBuf>,
     /// Largest change that does not matter, as in 3%.
-    #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = share)]
+    #[arg(long, value_name = "PERCENT", default_value = THRESHOLD, value_parser = share)]
     threshold: f64,
     /// Metric that decides, with its own threshold if one is given, as in checkpoint_rate=10%; may
     /// be repeated [default: tokens_per_second].
@@ -76,6 +81,9 @@ pub(super) struct Compare {
     #[arg(long)]
     json: bool,
 }
+
+/// Default of --threshold.
+const THRESHOLD: &str = "3%";
 
 /// Checks the flags of a comparison that will run elsewhere.
 ///
@@ -122,6 +130,9 @@ fn places(given: Option<&Places>) -> &[PathBuf] {
 
 impl Compare {
     pub(super) fn run(self) -> Outcome<ExitCode> {
+        if let Some(key) = self.published_key()? {
+            return self.beside_published(&key);
+        }
         if let Some(folder) = &self.bundle {
             judged(require_empty("--bundle", folder))?;
         }
@@ -157,6 +168,46 @@ impl Compare {
         ExitCode::try_from(comparison.exit_code).map_err(|code| {
             Failure::new(ExitCode::Internal, anyhow::anyhow!("unknown exit code {code}"))
         })
+    }
+
+    /// Returns the key of published figures, if BASE names some.
+    fn published_key(&self) -> Outcome<Option<String>> {
+        let Some(Places(base)) = &self.base else { return Ok(None) };
+        let keys = base.iter().filter_map(|place| published::key(place.to_str()?));
+        let keys: Vec<String> = keys.map(str::to_owned).collect();
+        match &keys[..] {
+            [] => Ok(None),
+            [key] if base.len() == 1 => Ok(Some(key.clone())),
+            [key, ..] => Err(Failure::usage(format!(
+                "published:{key}: expected no other base with published figures"
+            ))),
+        }
+    }
+
+    /// Prints a run beside published figures.
+    fn beside_published(&self, key: &str) -> Outcome<ExitCode> {
+        if let Some(flag) = self.flag_of_verdicts() {
+            return Err(Failure::usage(format!(
+                "{flag}: has no effect with published:{key}, which gives no verdict"
+            )));
+        }
+        let compared = judged(PublishedComparison::of(key, places(self.new.as_ref())))?;
+        if self.json { print_json(&compared) } else { print(&compared) }
+    }
+
+    /// Returns a given flag that only a comparison with a verdict has.
+    fn flag_of_verdicts(&self) -> Option<&'static str> {
+        let is_given = [
+            ("--threshold", share(THRESHOLD) != Ok(self.threshold)),
+            ("--gate", !self.gates.is_empty()),
+            ("--per-rank", self.per_rank),
+            ("--deviation", self.deviation.is_some()),
+            ("--allow-noisy", self.allow_noisy),
+            ("--allow-injected", self.allow_injected),
+            ("--allow-no-baseline", self.allow_no_baseline),
+            ("--bundle", self.bundle.is_some()),
+        ];
+        is_given.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag))
     }
 
     /// Returns whether the sides are the two words after the flags.
@@ -213,5 +264,56 @@ impl Compare {
         judged(require_empty("--keep", folder))?;
         let turns = Turns { base, new: &self.with.join(" "), rounds: self.rounds.into(), folder };
         judged(take_turns(&turns, |round, side| note(format!("round {round}: {side}"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use models::config::ModelConfig;
+    use models::{flops::flops_per_token, presets};
+    use record::peaks::PEAKS;
+    use serde_json::json;
+    use verdict::published::{Convention, Published, Row};
+
+    /// FLOPs per token of a published row by its own figures.
+    fn published_flops_per_token(row: &Row, driver_name: &str) -> Option<f64> {
+        let peak = PEAKS.iter().find(|peak| peak.name == driver_name).unwrap();
+        let peak =
+            if row.precision == "bf16" { Some(peak.bf16_teraflops) } else { peak.fp8_teraflops };
+        let teraflops = row.teraflops.or_else(|| Some(row.mfu? * peak?))?;
+        Some(1e12 * teraflops / row.tokens_per_second)
+    }
+
+    /// Published rates divided by published tokens are FLOPs per token in the convention of their
+    /// row, and not in the other one.
+    #[test]
+    fn conventions_of_published_rows_are_those_of_their_figures() {
+        for published in Published::all() {
+            let preset = match published.shape["family"].as_str().unwrap() {
+                "llama" => "llama3-8b",
+                "gpt" => "gpt3-175b",
+                _ => continue,
+            };
+            let preset = presets::load(preset).unwrap();
+            let mut model = json!(preset.model);
+            for (key, value) in &published.shape {
+                model[key] = value.clone();
+            }
+            let model: ModelConfig = serde_json::from_value(model).unwrap();
+            let flops = flops_per_token(&model, preset.batch.sequence_tokens);
+            for row in &published.rows {
+                let Some(found) = published_flops_per_token(row, &published.driver_name) else {
+                    assert_eq!(row.convention, Convention::NotStated, "{row:?}");
+                    continue;
+                };
+                let expected = match row.convention {
+                    Convention::Causal => [flops.causal, flops.full],
+                    Convention::Full => [flops.full, flops.causal],
+                    Convention::NotStated => panic!("{row:?}: it can be found"),
+                };
+                let [own, other] = expected.map(|flops| (found / flops - 1.0).abs());
+                assert!(own < 0.025 && own < other, "{row:?}: {own} and {other}");
+            }
+        }
     }
 }

@@ -41,12 +41,20 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "yardstick launch --hostfile hosts -- doctor --device cuda --report doctor.txt",
         ],
     ),
-    ("report", &["yardstick report runs/a", "yardstick report --html report.html runs/a runs/b"]),
+    (
+        "report",
+        &[
+            "yardstick report runs/a",
+            "yardstick report --html report.html runs/a runs/b",
+            "yardstick report --gap runs/profiled",
+        ],
+    ),
     (
         "compare",
         &[
             "yardstick compare runs/monday runs/tuesday",
             "yardstick compare --gate step_ms=5% s3://results/baselines runs/tonight",
+            "yardstick compare published:h100/llama3.1-8b/bf16 runs/a",
         ],
     ),
     ("verify", &["yardstick verify verdict-of-tuesday"]),

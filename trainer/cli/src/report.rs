@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{print, print_json};
+use super::{judged, print, print_json};
 use record::ExitCode;
 use trainer::failure::{Failure, Outcome};
-use verdict::report::{html, overview, reports};
+use verdict::gap::{Gap, MeasuredLinks};
+use verdict::report::{ReportData, html, overview, reports};
 
 /// Summarize a run (speed, time per phase, loss, checkpoints), or several runs in one table.
 #[derive(Debug, Args)]
@@ -24,6 +25,13 @@ pub(super) struct Report {
     /// Print JSON: an object for one run, or a list for several.
     #[arg(long)]
     json: bool,
+    /// Explain the time of the step of `train --profile-step`: what measured rates allow for each
+    /// op, and the gap, in at most ten rows, the largest gap first.
+    #[arg(long, conflicts_with_all = ["html", "markdown"])]
+    gap: bool,
+    /// Links between the same ranks, for --gap: the output of `yardstick comm --json`.
+    #[arg(long, value_name = "FILE", requires = "gap")]
+    comm: Option<PathBuf>,
 }
 
 impl Report {
@@ -31,6 +39,9 @@ impl Report {
         let mut found = Vec::new();
         for run in &self.runs {
             found.extend(reports(run).map_err(|error| Failure::new(ExitCode::Usage, error))?);
+        }
+        if self.gap {
+            return self.explain(&found);
         }
         if let Some(path) = &self.html {
             std::fs::write(path, html(&found)).map_err(|error| {
@@ -45,6 +56,17 @@ impl Report {
             several if self.json => print_json(&several),
             several => print(overview(several)),
         }
+    }
+
+    /// Prints the gap of one run.
+    fn explain(&self, found: &[ReportData]) -> Outcome<ExitCode> {
+        let [run] = found else {
+            let found = found.len();
+            return Err(Failure::usage(format!("--gap: expected one run, found {found}")));
+        };
+        let links = self.comm.as_deref().map(MeasuredLinks::read).transpose();
+        let gap = judged(links.and_then(|links| Gap::of(&run.record, links.as_ref())))?;
+        if self.json { print_json(&gap) } else { print(&gap) }
     }
 }
 

@@ -91,7 +91,8 @@ pub(super) struct Train {
     #[command(flatten)]
     pub(super) log: LogArguments,
     /// Print a profile of step N on stdout: calls, time, FLOP/s and bytes/s of each op, and their
-    /// shares of the rates measured on this machine.
+    /// shares of the rates measured on this machine. The record keeps it for `yardstick report
+    /// --gap`.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
     /// Trace these steps of all ranks, as in 10..12, to a file in `trace/` of the run's folder, for

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use launch::signals::SignalFlags;
+use models::ModelConfig;
 
 use super::beginning::pods_again;
 use super::calibration;
@@ -45,6 +46,8 @@ pub(super) struct Probes<'run> {
     pub(super) matmul: MatmulProbe,
     /// Profile of one step, if requested.
     pub(super) profile: Option<Profile>,
+    /// Model of the run, whose weights the profile names.
+    pub(super) model: &'run ModelConfig,
     /// Number of ranks on this machine, which measure at the same time.
     pub(super) local_world: usize,
     /// Trace of some steps, if requested.
@@ -388,6 +391,9 @@ impl RunningAttempt<'_, '_> {
         let of_phase = |phase| Duration::from_nanos(phases.get(phase));
         let evaluation = sample.evaluation_loss.map(|_| of_phase(Phase::Eval));
         self.stop_point.timed_step(Duration::from_nanos(phases.step_ns()), evaluation);
+        if let Some(profile) = self.probes.profile.as_mut().filter(|it| it.is_of(sample.step)) {
+            profile.set_phases(phases);
+        }
         if let Some(steady) = &mut self.steady {
             steady.observe(&sample);
         }
@@ -406,10 +412,13 @@ impl RunningAttempt<'_, '_> {
     /// Measures the matmul rate after some of the steps, and prints the profile after the profiled
     /// step. This time is in no step, and no communication is in flight meanwhile.
     fn measure_machine(&mut self, step: u64) -> Outcome<()> {
+        let is_profiled = self.probes.profile.as_ref().is_some_and(|profile| profile.is_of(step));
+        if is_profiled {
+            self.report_untimed();
+        }
         let Self { trainer, probes, .. } = self;
         let is_due = probes.matmul.is_due(step, self.first_step, self.stop_conditions.likely_last);
-        let profile = probes.profile.take_if(|profile| profile.is_of(step));
-        if !is_due && profile.is_none() {
+        if !is_due && !is_profiled {
             return Ok(());
         }
         trainer.synchronize_weights()?;
@@ -423,9 +432,18 @@ impl RunningAttempt<'_, '_> {
         if is_due {
             probes.matmul.measure_moment(trainer.device())?;
         }
-        if let Some(profile) = profile {
-            let Probes { matmul, local_world, .. } = probes;
-            profile.print(&Rates::measure(matmul, trainer.device(), *local_world)?);
+        if is_profiled { self.report_profile() } else { Ok(()) }
+    }
+
+    /// Measures the rates that the profile needs, prints it and adds it to the record.
+    fn report_profile(&mut self) -> Outcome<()> {
+        let Self { trainer, probes, events, .. } = self;
+        let Probes { matmul, profile, model, local_world, .. } = probes;
+        let Some(profile) = profile.take() else { return Ok(()) };
+        let rates = Rates::measure(matmul, trainer.device(), *local_world)?;
+        profile.print(&rates);
+        if let Some(profile) = profile.record(&rates, model) {
+            events.note_for_record(Fact::Profile(Box::new(profile)));
         }
         Ok(())
     }
@@ -433,16 +451,14 @@ impl RunningAttempt<'_, '_> {
     /// Finishes the profile at the end of the attempt: prints it if the last step was profiled and
     /// its save came first, or warns that the requested step was not reached.
     fn finish_profile(&mut self) -> Outcome<()> {
-        let Some(profile) = self.probes.profile.take() else { return Ok(()) };
+        let Some(profile) = &self.probes.profile else { return Ok(()) };
         let last = self.trainer.completed_steps();
-        if profile.is_of(last) {
-            self.trainer.synchronize_weights()?;
-            let Probes { matmul, local_world, .. } = &mut self.probes;
-            profile.print(&Rates::measure(matmul, self.trainer.device(), *local_world)?);
-        } else {
+        if !profile.is_of(last) {
             profile.warn_missing(last);
+            return Ok(());
         }
-        Ok(())
+        self.trainer.synchronize_weights()?;
+        self.report_profile()
     }
 
     /// Starts a save that is due or requested, and waits for it unless training continues

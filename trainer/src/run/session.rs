@@ -415,6 +415,7 @@ impl<'run> Session<'run> {
             probes: Probes {
                 matmul: MatmulProbe::new(config),
                 profile: self.profile(events, completed_steps),
+                model: &config.workload.model,
                 local_world: self.world.placement.local_world,
                 transports: self.transport_probe(events),
                 tracing: self.options.trace_steps.clone().map(Tracing::new),

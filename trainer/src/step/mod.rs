@@ -325,6 +325,7 @@ impl Trainer<'_> {
         for meter in self.model.meter().into_iter().chain([&mut self.meter]) {
             if let Err(error) = meter.stop() {
                 tracing::warn!("--profile-step: the times are incomplete: {error}");
+                profile.set_incomplete(&error);
             }
             profile.extend(meter.counts());
         }

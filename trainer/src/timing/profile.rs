@@ -7,6 +7,9 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use device::Device;
 use models::meter::{Count, Kind, Op, Role};
+use models::{ModelConfig, weight_shape};
+use record::phase::{Phase, PhaseTimes};
+use record::{OpRecord, ProfileRecord};
 
 use super::probe::{self, MatmulProbe};
 use crate::failure::Outcome;
@@ -54,6 +57,8 @@ pub(crate) struct StepProfile {
     tokens: u64,
     wall: Duration,
     counts: Vec<(Op, Count)>,
+    /// First error by which times of ops are missing.
+    incomplete: Option<String>,
 }
 
 impl StepProfile {
@@ -61,6 +66,11 @@ impl StepProfile {
     pub(crate) fn set_time(&mut self, tokens: u64, wall: Duration) {
         self.tokens = tokens;
         self.wall = wall;
+    }
+
+    /// Sets the error by which times of ops are missing.
+    pub(crate) fn set_incomplete(&mut self, error: &impl ToString) {
+        self.incomplete.get_or_insert_with(|| error.to_string());
     }
 
     /// Adds the counts of a meter.
@@ -73,20 +83,49 @@ impl StepProfile {
 #[derive(Debug)]
 pub(crate) struct Profile {
     step: u64,
-    /// True if this rank prints it: on one rank only.
+    /// True if this rank prints and records it: on one rank only.
     is_printed: bool,
     pub(crate) measured: StepProfile,
+    /// Times of the phases of the step, once they are known.
+    phases_ns: Option<PhaseTimes>,
 }
 
 impl Profile {
     /// Creates a profile of this step.
     pub(crate) fn new(step: u64, is_printed: bool) -> Self {
-        Self { step, is_printed, measured: StepProfile::default() }
+        Self { step, is_printed, measured: StepProfile::default(), phases_ns: None }
     }
 
     /// Returns whether to profile this step.
     pub(crate) fn is_of(&self, step: u64) -> bool {
         self.step == step
+    }
+
+    /// Sets the times of the phases of the step.
+    pub(crate) fn set_phases(&mut self, phases_ns: PhaseTimes) {
+        self.phases_ns = Some(phases_ns);
+    }
+
+    /// Returns the profile for the record, on the rank that records it.
+    pub(crate) fn record(&self, rates: &Rates, model: &ModelConfig) -> Option<ProfileRecord> {
+        let known = |rate: f64| rate.is_finite().then_some(rate);
+        let op = |(op, count): &(Op, Count)| OpRecord {
+            name: op_name(*op),
+            phase: phase(*op),
+            weight: weight_shape(model, op.0).filter(|_| count.work.flops > 0.0),
+            calls: count.calls,
+            ms: 1e3 * count.time.as_secs_f64(),
+            flops: count.work.flops,
+            bytes: count.work.bytes,
+        };
+        self.is_printed.then(|| ProfileRecord {
+            step: self.step,
+            phases_ns: self.phases_ns,
+            ops: self.measured.counts.iter().map(op).collect(),
+            matmul_flops_per_second: known(rates.matmul_flops_per_second),
+            memory_bytes_per_second: known(rates.memory_bytes_per_second),
+            incomplete: self.measured.incomplete.clone(),
+        })
     }
 
     /// Prints the table to stdout; a closed stdout is not an error.
@@ -197,6 +236,18 @@ fn giga(rate: f64) -> String {
     if rate.is_nan() { "unknown".to_owned() } else { format!("{:.1}", rate / 1e9) }
 }
 
+/// Phase in which an op is called. The loss is computed in forward, with its gradient where one
+/// kernel computes both.
+fn phase((role, kind): Op) -> Phase {
+    match (role, kind) {
+        (Role::GradientNorm | Role::AdamW | Role::UpdateNorm, _) => Phase::Optimizer,
+        (_, Kind::Forward | Kind::Whole) => Phase::Forward,
+        (_, Kind::Recompute | Kind::Input | Kind::Weight | Kind::Bias | Kind::Backward) => {
+            Phase::Backward
+        }
+    }
+}
+
 /// Name of an op in tables.
 pub(crate) fn op_name((role, kind): Op) -> String {
     format!("{} {}", role.name(), kind.name()).trim_end().to_owned()
@@ -223,8 +274,31 @@ mod tests {
         };
         let counts =
             vec![((Role::Head, Kind::Weight), product), ((Role::AdamW, Kind::Whole), pass)];
-        let measured = StepProfile { tokens: 1000, wall: Duration::from_millis(100), counts };
-        Profile { step: 7, is_printed: true, measured }
+        let wall = Duration::from_millis(100);
+        let measured = StepProfile { tokens: 1000, wall, counts, incomplete: None };
+        Profile { step: 7, is_printed: true, measured, phases_ns: None }
+    }
+
+    #[test]
+    fn the_record_has_every_op_with_its_phase_and_weight() {
+        let model = models::presets::load("smoke").unwrap().model;
+        let rates = Rates {
+            matmul_flops_per_second: 4e11,
+            memory_bytes_per_second: f64::NAN,
+            on_cuda: true,
+        };
+        let mut profile = profile();
+        profile.set_phases(PhaseTimes { forward: 7, ..PhaseTimes::default() });
+        let found = profile.record(&rates, &model).unwrap();
+        assert_eq!((found.step, found.phases_ns.map(|phases| phases.forward)), (7, Some(7)));
+        assert_eq!(found.memory_bytes_per_second, None, "it could not be measured");
+        let [head, adamw] = &found.ops[..] else { panic!("{found:?}") };
+        let weight = record::WeightShape { inputs: model.width, outputs: model.vocabulary };
+        assert_eq!((head.name.as_str(), head.phase), ("head dW", Phase::Backward));
+        assert_eq!((head.weight, head.ms, head.flops), (Some(weight), 20.0, 4e9));
+        assert_eq!((adamw.phase, adamw.weight, adamw.bytes), (Phase::Optimizer, None, 6e8));
+        let on_another_rank = Profile { is_printed: false, ..profile };
+        assert_eq!(on_another_rank.record(&rates, &model), None);
     }
 
     #[test]
