@@ -4,6 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for _ in 1 2 3; do
-    cargo test --quiet --release --package yardstick-record --lib -- --ignored --nocapture \
-        slow_ranks::simulated::cost_of_a_step | grep ranks:
+    cargo bench --quiet --package yardstick-record --bench slow_ranks
 done

@@ -7,7 +7,7 @@ use super::own_time::{OwnTime, StepTimes};
 use super::recent::{Recent, Slowest};
 use super::series::{BLOCKS_WELL, End};
 use super::stalls::Stalls;
-use super::window::{Slow, Test, WINDOWS, z_least};
+use super::window::{Slow, Test, WINDOWS};
 use crate::statistics::median_of;
 use crate::{Kind, Pattern, Straggler};
 
@@ -16,10 +16,6 @@ const RANKS_WITH_ONE_MEDIAN: usize = 32;
 
 /// Blocks over which the kind of the excess is found.
 const BLOCKS_OF_KINDS: usize = 16;
-
-/// Blocks until which the noise is estimated at the end of each, and between estimates after that.
-const BLOCKS_OF_EACH_NOISE: usize = 32;
-const BLOCKS_BETWEEN_NOISES: usize = 8;
 
 type Kinds = [f32; OwnTime::FIELDS];
 
@@ -115,16 +111,11 @@ impl Class {
 
     /// Adds the ranks' times in a step.
     pub(super) fn add(&mut self, step: &Step<'_>) {
-        let of_all = (self.ranks.len() >= RANKS_WITH_ONE_MEDIAN).then(|| {
-            self.scratch.clear();
-            self.scratch.extend(self.ranks.iter().map(|rank| step.logarithms[*rank]));
-            median_of(&mut self.scratch)
-        });
+        let reference = self.reference(step);
         self.recent.push(step.slowest);
-        for index in 0..self.ranks.len() {
-            let rank = self.ranks[index];
+        for (index, &rank) in self.ranks.iter().enumerate() {
             let own = step.logarithms[rank];
-            let relative = own - of_all.unwrap_or_else(|| self.median_of_others(index, step));
+            let relative = own - reference.unwrap_or_else(|| median_without(&self.scratch, own));
             self.relative[index] += relative;
             self.logarithms[index] += own;
             self.recent.set(index, relative);
@@ -134,17 +125,22 @@ impl Class {
         }
     }
 
-    /// Returns the median of the other ranks of the class; of a single one, of all other ranks.
-    fn median_of_others(&mut self, index: usize, step: &Step<'_>) -> f64 {
+    /// Returns the logarithm that all ranks are compared with: the median of a large class, and for
+    /// a class of one that of all other ranks. For other classes returns `None`, and leaves the
+    /// logarithms of all ranks in order in the scratch.
+    fn reference(&mut self, step: &Step<'_>) -> Option<f64> {
         self.scratch.clear();
-        if self.ranks.len() == 1 {
-            let (before, others) = step.logarithms.split_at(self.ranks[0]);
+        if let [only] = self.ranks[..] {
+            let (before, others) = step.logarithms.split_at(only);
             self.scratch.extend(before.iter().chain(&others[1..]));
-        } else {
-            let others = self.ranks[..index].iter().chain(&self.ranks[index + 1..]);
-            self.scratch.extend(others.map(|rank| step.logarithms[*rank]));
+            return Some(median_of(&mut self.scratch));
         }
-        median_of(&mut self.scratch)
+        self.scratch.extend(self.ranks.iter().map(|rank| step.logarithms[*rank]));
+        if self.ranks.len() >= RANKS_WITH_ONE_MEDIAN {
+            return Some(median_of(&mut self.scratch));
+        }
+        self.scratch.sort_unstable_by(f64::total_cmp);
+        None
     }
 
     /// Ends a block, and returns ranks that are slow since then, and those that no longer are.
@@ -152,8 +148,7 @@ impl Class {
         self.push(end.steps as f64);
         self.stalls.end_block(end.steps);
         let (count, blocks) = (self.ranks.len(), self.history.count());
-        let is_due = blocks < BLOCKS_OF_EACH_NOISE || blocks.is_multiple_of(BLOCKS_BETWEEN_NOISES);
-        if is_due {
+        if Noise::is_due(blocks) {
             self.noise = Noise::of(&self.history, count);
         }
         let mut found = self.well(end.step);
@@ -179,8 +174,7 @@ impl Class {
     /// Names ranks that are slow.
     fn slow(&mut self, end: End) -> Vec<Straggler> {
         let (count, blocks) = (self.ranks.len(), self.history.len());
-        let z_least = z_least(end.chance, count, blocks);
-        let test = Test::new(&self.history, &self.rule, self.noise, count, z_least)
+        let test = Test::new(&self.history, &self.rule, self.noise, count, end.chance)
             .with_absolute(self.absolute.as_ref());
         let mut found = Vec::new();
         for index in 0..count {
@@ -272,5 +266,32 @@ impl Class {
         };
         let most = (0..Kind::ALL.len()).max_by(|a, b| excess(*a).total_cmp(&excess(*b)));
         most.map_or(Kind::Compute, |kind| Kind::ALL[kind])
+    }
+}
+
+/// Returns the median of values in order without one of them.
+fn median_without(sorted: &[f64], value: f64) -> f64 {
+    let position = sorted.partition_point(|it| *it < value);
+    let other = |index: usize| sorted[index + usize::from(index >= position)];
+    let others = sorted.len() - 1;
+    let upper = other(others / 2);
+    if others.is_multiple_of(2) { (other(others / 2 - 1) + upper) / 2.0 } else { upper }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_the_others_are_those_of_lists_without_a_value() {
+        for values in [vec![2.0, 1.0], vec![3.0, 1.0, 2.0], vec![4.0, 4.0, 1.0, 9.0, 7.0, 4.0]] {
+            let mut sorted = values.clone();
+            sorted.sort_by(f64::total_cmp);
+            for index in 0..values.len() {
+                let mut others = values.clone();
+                let value = others.remove(index);
+                assert_eq!(median_without(&sorted, value), median_of(&mut others), "{values:?}");
+            }
+        }
     }
 }

@@ -52,11 +52,10 @@ impl History {
         self.count += 1;
     }
 
-    /// Returns the largest mean of a rank over the windows of at most so many blocks.
-    pub(super) fn largest_mean(&self, rank: usize, blocks: usize) -> f64 {
-        let sums = self.sums.iter().skip(rank).step_by(self.ranks);
-        let windows = WINDOWS.into_iter().zip(sums).take_while(|(window, _)| *window <= blocks);
-        windows.map(|(window, sum)| sum / window as f64).fold(f64::NEG_INFINITY, f64::max)
+    /// Returns the mean of a rank over one of the windows.
+    pub(super) fn mean(&self, window: usize, rank: usize) -> f64 {
+        let index = WINDOWS.iter().position(|it| *it == window).expect("a window");
+        self.sums[index * self.ranks + rank] / window as f64
     }
 
     /// The block so many before the newest one, by rank.

@@ -1,15 +1,15 @@
 //! Detection of slow ranks by their own times, without the time in which they wait for others.
 //!
 //! In every step the own time of a rank is compared with that of the median of the other ranks of
-//! its class, so that a slowdown of all ranks does not count. Means of some steps are blocks: a rank
-//! that is slow in every tenth step counts by what it costs. After each block, windows of 4 to 256
-//! blocks that end now are tested, with a bound on false names for the whole job.
+//! its class, so that a slowdown of all ranks does not count. Means of some steps are blocks: a
+//! rank that is slow in every tenth step counts by what it costs. After each block, windows of 4 to
+//! 256 blocks that end now are tested, with a bound on false names for the whole job.
 //!
 //! The noise of a window comes from differences of neighbouring means at its scale and all others
-//! (an Allan deviation), so that regimes and steps that depend on each other make it larger, and the
-//! natural pace of a rank does not. Quantiles are those of Student's t; by Bonferroni's inequality
-//! over ranks, windows and bases, a job names a healthy rank at most so often, as far as blocks are
-//! normal.
+//! (an Allan deviation), so that regimes and steps that depend on each other make it larger, and
+//! the natural pace of a rank does not. Quantiles are those of Student's t; by Bonferroni's
+//! inequality over ranks, windows and bases, a job names a healthy rank at most so often, as far as
+//! blocks are normal.
 //!
 //! What all ranks share, their communication and their median own time, is a series of its own,
 //! whose changes are notices.

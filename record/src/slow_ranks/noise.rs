@@ -27,11 +27,15 @@ const DEPENDENCE: f64 = 1.5;
 /// Least window of blocks that depend on each other.
 const WINDOW_OF_DEPENDENT: usize = 16;
 
+/// Blocks until which the noise is estimated at the end of each, and between estimates after that.
+const BLOCKS_OF_EACH_NOISE: usize = 32;
+const BLOCKS_BETWEEN_NOISES: usize = 8;
+
 /// Noise of all ranks of a class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Noise {
-    /// Deviation of one block, so that the mean of L blocks has that of this over √L: the largest
-    /// of all scales.
+    /// Deviation of one block, so that the mean of L blocks has that of this over sqrt(L): the
+    /// largest of all scales.
     pub(super) block: f64,
     /// Least window that is tested, in blocks.
     pub(super) window_least: usize,
@@ -40,6 +44,11 @@ pub(super) struct Noise {
 }
 
 impl Noise {
+    /// Returns whether the noise is estimated anew after so many blocks.
+    pub(super) fn is_due(blocks: usize) -> bool {
+        blocks < BLOCKS_OF_EACH_NOISE || blocks.is_multiple_of(BLOCKS_BETWEEN_NOISES)
+    }
+
     /// Estimates the noise: at each scale the Allan deviation, by the differences of neighbouring
     /// means of so many blocks. A rank's own pace does not count, regimes and dependence do.
     pub(super) fn of(history: &History, ranks: usize) -> Self {
@@ -52,9 +61,10 @@ impl Noise {
         if ranks >= RANKS_OF_SHORT_WINDOWS {
             noise.window_least = WINDOWS[0];
         }
+        let sums = Sums::of(history, &sample, blocks);
         let mut of_one = 0.0;
         for scale in [1].into_iter().chain(WINDOWS) {
-            let Some(deviation) = allan(history, &sample, scale, blocks) else { continue };
+            let Some(deviation) = sums.allan(scale, blocks) else { continue };
             noise.block = noise.block.max(deviation);
             if scale == 1 {
                 of_one = deviation;
@@ -102,25 +112,44 @@ impl Sample {
     }
 }
 
-/// The deviation of one block that the differences between neighbouring means of `scale` blocks
-/// show; `None` with too few.
-fn allan(history: &History, sample: &Sample, scale: usize, blocks: usize) -> Option<f64> {
-    let means = blocks / scale;
-    let of_ranks = sample.ranks().count();
-    if means < 2 || (means - 1) * of_ranks < DIFFERENCES_LEAST {
-        return None;
-    }
-    let mut sums = vec![0.0; means * of_ranks];
-    for (mean, sums) in sums.chunks_mut(of_ranks).enumerate() {
-        for block in mean * scale..(mean + 1) * scale {
+/// Sums of the blocks of some ranks, from the newest one on.
+struct Sums {
+    ranks: usize,
+    /// By number of blocks, from 0 on, and in each by rank.
+    sums: Vec<f64>,
+}
+
+impl Sums {
+    fn of(history: &History, sample: &Sample, blocks: usize) -> Self {
+        let ranks = sample.ranks().count();
+        let mut sums = vec![0.0; ranks];
+        sums.reserve(ranks * blocks);
+        for block in 0..blocks {
             let row = history.back(block);
-            sample.ranks().zip(&mut *sums).for_each(|(rank, sum)| *sum += f64::from(row[rank]));
+            for (index, rank) in sample.ranks().enumerate() {
+                sums.push(sums[block * ranks + index] + f64::from(row[rank]));
+            }
         }
+        Self { ranks, sums }
     }
-    let later = &sums[of_ranks..];
-    let mut differences: Vec<f64> = sums.iter().zip(later).map(|(a, b)| (a - b).abs()).collect();
-    // Sums of `scale` blocks have `scale` times the difference of means, and √scale of the noise.
-    Some(deviation_of(&mut differences) / (scale as f64).sqrt())
+
+    /// Returns the deviation of one block that the differences between neighbouring means of
+    /// `scale` blocks show; `None` with too few.
+    fn allan(&self, scale: usize, blocks: usize) -> Option<f64> {
+        let means = blocks / scale;
+        if means < 2 || (means - 1) * self.ranks < DIFFERENCES_LEAST {
+            return None;
+        }
+        let row = |mean: usize| &self.sums[mean * scale * self.ranks..][..self.ranks];
+        let mut differences = Vec::with_capacity((means - 1) * self.ranks);
+        for mean in 1..means {
+            let rows = row(mean - 1).iter().zip(row(mean)).zip(row(mean + 1));
+            differences.extend(rows.map(|((a, b), c)| (2.0 * b - a - c).abs()));
+        }
+        // Sums of `scale` blocks have `scale` times the difference of means, and sqrt(scale) of the
+        // noise.
+        Some(deviation_of(&mut differences) / (scale as f64).sqrt())
+    }
 }
 
 /// Standard deviation of values whose differences these are, which resists outliers.

@@ -3,7 +3,7 @@
 use super::Rule;
 use super::history::History;
 use super::noise::Noise;
-use super::window::{Slow, Test, WINDOWS, z_least};
+use super::window::{Slow, Test, WINDOWS};
 
 /// Blocks at the end over which a slow rank or series must be well again.
 pub(super) const BLOCKS_WELL: usize = 6;
@@ -13,6 +13,7 @@ pub(super) const BLOCKS_WELL: usize = 6;
 pub(super) struct Series {
     history: History,
     sum: f64,
+    noise: Noise,
     change: Option<Change>,
     /// Number of the block from which windows begin: the one at which it was last well.
     fresh_from: usize,
@@ -47,7 +48,13 @@ impl End {
 
 impl Series {
     pub(super) fn new() -> Self {
-        Self { history: History::new(1), sum: 0.0, change: None, fresh_from: 0 }
+        Self {
+            history: History::new(1),
+            sum: 0.0,
+            noise: Noise::default(),
+            change: None,
+            fresh_from: 0,
+        }
     }
 
     pub(super) fn add(&mut self, value: f64) {
@@ -63,6 +70,9 @@ impl Series {
     ) -> Option<Change> {
         self.history.push(std::iter::once(self.sum / end.steps as f64));
         self.sum = 0.0;
+        if Noise::is_due(self.history.count()) {
+            self.noise = Noise::of(&self.history, 1);
+        }
         let blocks = self.history.count() - self.fresh_from;
         if let Some(change) = self.change {
             let last = self.history.of_rank(0).take(BLOCKS_WELL);
@@ -74,12 +84,11 @@ impl Series {
             self.fresh_from = self.history.count();
             return Some(Change { until_step: Some(end.step), ..change });
         }
-        let noise = Noise::of(&self.history, 1);
-        if is_explained || self.history.len() < WINDOWS[0] || noise.block <= 0.0 {
+        if is_explained || self.history.len() < WINDOWS[0] || self.noise.block <= 0.0 {
             return None;
         }
-        let z_least = z_least(end.chance, 1, self.history.len());
-        let slow = Test::new(&self.history, rule, noise, 1, z_least).slow(0, None, blocks)?;
+        let test = Test::new(&self.history, rule, self.noise, 1, end.chance);
+        let slow = test.slow(0, None, blocks)?;
         let since_step = end.since_step(slow.blocks);
         let change = Change { slow, since_step, until_step: None };
         self.change = Some(change);

@@ -2,14 +2,12 @@
 //! and a slowdown of one.
 
 use std::fmt::Write;
-use std::time::Instant;
 
 use rayon::prelude::*;
 
 use super::{Detector, OwnTime, Rule, StepTimes};
 use crate::fixtures::step_times::{assert_documented, percent};
 use crate::phase::{ByPhase, PhaseTimes};
-use crate::statistics::Distribution;
 use crate::{Random, Straggler};
 
 /// A job and its slow rank.
@@ -179,15 +177,15 @@ fn table() -> String {
         let Summary { found, median, most, wrong } = Summary::of(job, jobs);
         let steps = |steps: Option<u64>| steps.map_or("-".to_owned(), |steps| steps.to_string());
         let often = if every > 1 { format!(", in every {every}th step") } else { String::new() };
-        let mut noise = if job.has_tails { ", t₃".to_owned() } else { String::new() };
+        let mut noise = if job.has_tails { ", t3".to_owned() } else { String::new() };
         if job.correlation != JOB.correlation {
             noise = format!(", correlation {}", job.correlation);
         }
         let (of_steps, of_ranks) = (100.0 * of_steps, 100.0 * of_ranks);
         writeln!(
             table,
-            "| {ranks} | {of_steps} %{noise} | {of_ranks} % | {}{often} | {from} | {jobs} | {found} \
-             | {} | {} | {wrong} |",
+            "| {ranks} | {of_steps} %{noise} | {of_ranks} % | {}{often} | {from} | {jobs} | \
+             {found} | {} | {} | {wrong} |",
             percent(slower),
             steps(median),
             steps(most),
@@ -227,30 +225,5 @@ fn healthy_ranks_are_not_named() {
         println!("{wrong} of {} job-hours with a false name: {job:?}", hours());
         // One false name in 1,000 hours is the rule; more than five have a chance of 0.06 %.
         assert!(wrong as u64 <= hours().div_ceil(1000) * 5 * u64::from(hours() >= 1000), "{job:?}");
-    }
-}
-
-/// Prints what a step costs rank 0 of a large job: `bench/slow_ranks.sh`.
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stdout, reason = "a measurement")]
-fn cost_of_a_step() {
-    const STEPS: u64 = 640;
-    for ranks in [64, 1024, 16_384] {
-        let mut noise = Random(1);
-        let steps: Vec<Vec<StepTimes>> = (0..16)
-            .map(|_| (0..ranks).map(|_| step_times(1.0 + 0.02 * noise.normal())).collect())
-            .collect();
-        let mut detector = Detector::new(vec![(0..ranks).collect()], Rule::default());
-        let mut micros: Vec<f64> = Vec::new();
-        for step in 0..STEPS {
-            let times = steps[step as usize % steps.len()].iter().copied();
-            let start = Instant::now();
-            detector.take(step + 1, 1.0, times);
-            micros.push(start.elapsed().as_secs_f64() * 1e6);
-        }
-        let Distribution { median, mean, .. } = Distribution::of(micros.iter().copied()).unwrap();
-        let most = micros.iter().copied().fold(0.0, f64::max);
-        println!("{ranks} ranks: {mean:.0} us a step (median {median:.0}, longest {most:.0})");
     }
 }

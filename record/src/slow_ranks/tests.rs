@@ -164,20 +164,26 @@ fn a_slower_network_is_a_notice_that_blames_no_rank() {
 
 #[test]
 fn a_slowdown_of_all_ranks_is_a_notice() {
-    let times = |step: u64, _, noise: &mut Random| {
-        step_times(noisy(if step > 1000 { 1.06 } else { 1.0 }, noise))
-    };
-    let Findings { stragglers, notices } = found(one_class(4), 3000, times, 4);
-    assert_eq!(stragglers, []);
-    let [Notice { part: SharedPart::OwnTime, until_step: None, .. }] = notices[..] else {
-        panic!("{notices:?}")
-    };
+    for seconds in [0.05, 1.0, 20.0] {
+        let times = |step: u64, _, noise: &mut Random| {
+            step_times(noisy(if step > 1000 { 1.06 * seconds } else { seconds }, noise))
+        };
+        let Findings { stragglers, notices } = found(one_class(4), 3000, times, 4);
+        assert_eq!(stragglers, []);
+        let [Notice { part: SharedPart::OwnTime, until_step: None, .. }] = notices[..] else {
+            panic!("{notices:?}")
+        };
+    }
 }
 
 #[test]
 fn steps_without_times_and_jobs_without_peers_have_no_verdicts() {
     let slow = |step: u64, rank: usize, noise: &mut Random| {
-        if step % 2 == 0 { StepTimes::ZERO } else { step_times(noisy(1.0 + rank as f64, noise)) }
+        if step.is_multiple_of(2) {
+            StepTimes::ZERO
+        } else {
+            step_times(noisy(1.0 + rank as f64, noise))
+        }
     };
     let named = found(one_class(2), 800, slow, 2).stragglers;
     assert_eq!(named.iter().map(|it| it.rank).collect::<Vec<_>>(), [1]);

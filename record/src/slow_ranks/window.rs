@@ -1,5 +1,7 @@
 //! Test of one rank over windows of blocks that end now.
 
+use std::cell::OnceCell;
+
 use super::Rule;
 use super::history::History;
 use super::noise::{Noise, RANKS_WITH_SPREAD};
@@ -15,7 +17,7 @@ const CLIPPED_AT: f64 = 3.5;
 /// Least number of blocks before a window that show a rank's own earlier pace.
 const BLOCKS_BEFORE: usize = 16;
 
-/// Variance of a median of normal values over that of their mean: π/2.
+/// Variance of a median of normal values over that of their mean.
 const VARIANCE_OF_MEDIAN: f64 = std::f64::consts::FRAC_PI_2;
 
 /// Least excess over the median rank of one that has changed, as a share of the least change.
@@ -55,27 +57,23 @@ pub(super) struct Slow {
     pub(super) z_score: f64,
 }
 
-/// Excess in standard errors from which chance is ruled out, with this probability for a test.
-pub(super) fn z_least(chance: f64, ranks: usize, blocks: usize) -> f64 {
-    let independent = if ranks <= 8 { ranks.saturating_sub(1).max(1) } else { ranks };
-    let freedom = 0.25 * independent as f64 * (blocks - 1) as f64;
-    student::quantile(2.0 * chance, freedom.max(2.0))
-}
-
 /// Deviations among ranks beyond which one is an outlier.
 fn z_among(ranks: usize) -> f64 {
     student::quantile(2.0 * OUTLIERS / ranks as f64, 1e6)
 }
 
 /// Comparisons that decide about a rank of a class.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Test<'a> {
     pub(super) history: &'a History,
     absolute: Option<&'a History>,
     rule: &'a Rule,
     noise: Noise,
-    /// Excess in standard errors from which chance is ruled out.
-    z_least: f64,
+    ranks: usize,
+    /// Probability of a false finding for each test.
+    chance: f64,
+    /// Excess in standard errors from which chance is ruled out, once it is needed.
+    z_least: OnceCell<f64>,
     against: Option<Compared>,
 }
 
@@ -86,10 +84,11 @@ impl<'a> Test<'a> {
         rule: &'a Rule,
         noise: Noise,
         ranks: usize,
-        z_least: f64,
+        chance: f64,
     ) -> Self {
         let against = (ranks > 1).then(|| of_others(rule, noise, ranks));
-        Self { history, absolute: None, rule, noise, z_least, against }
+        let z_least = OnceCell::new();
+        Self { history, absolute: None, rule, noise, ranks, chance, z_least, against }
     }
 
     /// Also takes the logarithms of own times as they are; `None` where there are enough other
@@ -101,14 +100,15 @@ impl<'a> Test<'a> {
     /// Returns the shortest window of at most so many blocks in which a rank is slow. `pace` is its
     /// known excess over the others, by an earlier measurement; `None` if that is not known.
     pub(super) fn slow(&self, rank: usize, pace: Option<f64>, blocks: usize) -> Option<Slow> {
-        let most = self.history.largest_mean(rank, blocks) - pace.unwrap_or(0.0).min(0.0);
-        if most < CHANGED_SLOWER * self.rule.least_slower {
-            return None; // as most ranks: only others are worth the rest
-        }
-        let all: Vec<f64> = self.history.of_rank(rank).collect();
-        let noise = self.noise.of_rank(&all);
+        let all: OnceCell<Vec<f64>> = OnceCell::new();
+        let noise: OnceCell<f64> = OnceCell::new();
         let windows = WINDOWS.into_iter().filter(|window| *window >= self.noise.window_least);
         windows.take_while(|window| *window <= blocks).find_map(|window| {
+            if self.is_as_fast(rank, pace, window) {
+                return None;
+            }
+            let all = all.get_or_init(|| self.history.of_rank(rank).collect());
+            let noise = *noise.get_or_init(|| self.noise.of_rank(all));
             let (now, before) = all.split_at(window);
             let error = noise / (window as f64).sqrt();
             let decide = |compared, level| self.decide(compared, now, level, noise, error);
@@ -116,6 +116,23 @@ impl<'a> Test<'a> {
             let changed = || self.changed(rank, now, before, noise);
             let off_its_pace = || decide(self.paced(), pace?);
             of_others().or_else(changed).or_else(off_its_pace)
+        })
+    }
+
+    /// Returns whether a rank is not slower than the others by what any basis requires: most ranks
+    /// are not, and only the others are worth the rest. Clipped means are at most these.
+    fn is_as_fast(&self, rank: usize, pace: Option<f64>, window: usize) -> bool {
+        let least = CHANGED_SLOWER * self.rule.least_slower;
+        let mean = self.history.mean(window, rank);
+        self.against.is_some() && mean.max(mean - pace.unwrap_or(0.0)) < least
+    }
+
+    fn z_least(&self) -> f64 {
+        *self.z_least.get_or_init(|| {
+            let Self { ranks, chance, history, .. } = self;
+            let independent = if *ranks <= 8 { ranks.saturating_sub(1).max(1) } else { *ranks };
+            let freedom = 0.25 * independent as f64 * (history.len() - 1) as f64;
+            student::quantile(2.0 * chance, freedom.max(2.0))
         })
     }
 
@@ -161,7 +178,7 @@ impl<'a> Test<'a> {
     ) -> Option<Slow> {
         let relative: Vec<f64> = blocks.iter().map(|block| block - level).collect();
         let z_score = (clipped(&relative, gate, noise) - gate) / error;
-        if z_score < self.z_least {
+        if z_score <= 0.0 || z_score < self.z_least() {
             return None;
         }
         let excess = clipped(&relative, median_of(&mut relative.clone()), noise);
