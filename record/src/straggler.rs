@@ -119,8 +119,8 @@ pub struct Straggler {
     /// Upper end.
     #[serde(default)]
     pub high: Option<f64>,
-    /// Share of the steps' time that the job would gain if the rank were as fast as the slowest
-    /// other one.
+    /// Share of the slowest rank's own time that the job would gain if the rank were as fast as the
+    /// slowest other one: a mean over the last steps, at most 160.
     #[serde(default)]
     pub job_gain_share: Option<f64>,
     /// Excess over what is natural, in standard errors.
@@ -149,10 +149,9 @@ impl Straggler {
             Pattern::Stalls => ", in single steps",
             _ => ", in fewer than half of the steps",
         });
-        let gain = self
-            .job_gain_share
-            .filter(|share| *share >= 0.005)
-            .map(|share| format!("; without it steps would take {} % less", percent(share)));
+        let gain = self.job_gain_share.filter(|share| *share >= 0.005).map(|share| {
+            format!("; without it the slowest rank would take {} % less", percent(share))
+        });
         format!(
             "{name} is slow at {}: {}{} % more time of its own {than} since step {since_step}\
              {course} (z-score {z_score:.0}){}",

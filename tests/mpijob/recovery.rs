@@ -71,7 +71,7 @@ fn a_spare_worker_takes_the_place_of_one_with_a_slow_rank() {
     let train = [slow, killed, blocks, chance].concat();
     job.start_launcher(&launch(&["--restarts", "1"], &train));
     job.expect_exit(0, JOB);
-    assert!(job.output().contains("a rank of it was slow"), "{}", job.output());
+    assert!(job.output().contains("a rank on it was slow"), "{}", job.output());
     let [first, second] = [0, 2].map(|worker| json!(worker_name(worker)));
     assert_eq!(hosts(&job.record()), [&first, &second]);
 }

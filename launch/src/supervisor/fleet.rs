@@ -61,6 +61,8 @@ struct Member {
     text: String,
     /// True if it is chosen only when no others are left.
     is_last: bool,
+    /// True if a rank on it was slow.
+    is_slow: bool,
 }
 
 #[derive(Debug)]
@@ -125,6 +127,7 @@ impl<'a> Fleet<'a> {
             hello: None,
             text: String::new(),
             is_last: false,
+            is_slow: false,
         };
         Self {
             request,
@@ -207,11 +210,22 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Chooses these hosts only when no others are left, and reports why.
-    pub(super) fn prefer_others(&mut self, hosts: &[usize], why: &str) {
-        for &host in hosts {
+    /// Deprioritises these hosts: ranks on them cannot be ended.
+    pub(super) fn deprioritise(&mut self, silent: &[usize]) {
+        for &host in silent {
             self.members[host].is_last = true;
-            (self.report.0)(&format!("{}: {why}", self.description(host)));
+            let text = "ranks of an earlier attempt still run on it";
+            (self.report.0)(&format!("{}: {text}", self.description(host)));
+        }
+    }
+
+    /// Prefers other hosts to these, on which ranks were slow.
+    pub(super) fn prefer_others(&mut self, slow: &[usize]) {
+        for &host in slow {
+            if !std::mem::replace(&mut self.members[host].is_slow, true) {
+                let text = "a rank on it was slow: other hosts are preferred";
+                (self.report.0)(&format!("{}: {text}", self.description(host)));
+            }
         }
     }
 
@@ -296,7 +310,8 @@ impl<'a> Fleet<'a> {
         let mut selection = Selection { chosen: Vec::new(), refused: None };
         let mut places = Places::default();
         let mut ready = self.ready();
-        ready.sort_by_key(|&host| self.members[host].is_last); // stable
+        let rank = |host: usize| (self.members[host].is_last, self.members[host].is_slow);
+        ready.sort_by_key(|&host| rank(host)); // stable
         for host in ready {
             if selection.chosen.len() == self.request.nodes {
                 break;
@@ -306,6 +321,11 @@ impl<'a> Fleet<'a> {
                 Ok(()) => selection.chosen.push(host),
                 Err(error) => selection.refused = Some(error),
             }
+        }
+        // The same hosts have the same order as before, whatever they were preferred for: their
+        // disks have the checkpoints of the same ranks.
+        if !selection.chosen.iter().any(|&host| self.members[host].is_last) {
+            selection.chosen.sort_unstable();
         }
         selection
     }

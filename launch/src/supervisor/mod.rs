@@ -118,7 +118,7 @@ impl Supervisor<'_> {
                 return Ok(verdict::stopped_while_waiting(last));
             }
             if !silent.is_empty() {
-                self.fleet.prefer_others(&silent, "ranks of an earlier attempt still run on it");
+                self.fleet.deprioritise(&silent);
                 continue;
             }
             let before = match self.recorded_before() {
@@ -203,8 +203,7 @@ impl Supervisor<'_> {
         let next = verdict::of(self.request, &ended, loss.as_ref(), before, &after);
         if matches!(next, Next::Restart(_)) && after.has_begun_since(before) {
             let slow = self.fleet.of_names(hosts, &after.slow_hosts);
-            let why = "a rank of it was slow: it is chosen only when no other host is left";
-            self.fleet.prefer_others(&slow, why);
+            self.fleet.prefer_others(&slow);
         }
         let Some(loss) = loss.filter(|_| after.state != RunState::Unreadable) else {
             return Ok(next);

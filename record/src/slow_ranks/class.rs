@@ -5,7 +5,7 @@ use super::history::History;
 use super::noise::{Noise, RANKS_WITH_SPREAD};
 use super::own_time::{OwnTime, StepTimes};
 use super::recent::{Recent, Slowest};
-use super::series::{BLOCKS_WELL, End};
+use super::series::End;
 use super::stalls::Stalls;
 use super::window::{Slow, Test, WINDOWS};
 use crate::statistics::median_of;
@@ -69,7 +69,7 @@ pub(super) struct Class {
 impl Class {
     pub(super) fn new(ranks: Vec<usize>, rule: Rule) -> Self {
         let count = ranks.len();
-        let has_few = (2..RANKS_WITH_SPREAD).contains(&count);
+        let has_few = count < RANKS_WITH_SPREAD;
         Self {
             rule,
             ranks,
@@ -94,14 +94,14 @@ impl Class {
     pub(super) fn set_paces(&mut self, seconds: &[Option<f64>]) {
         let pace = |rank: &usize| seconds[*rank].map(libm::log);
         let paces: Vec<Option<f64>> = self.ranks.iter().map(pace).collect();
-        for rank in 0..paces.len() {
-            let others = paces[..rank].iter().chain(&paces[rank + 1..]);
-            let mut others: Vec<f64> = others.flatten().copied().collect();
-            // A median of few of many others is not theirs.
-            let is_known = !others.is_empty() && 2 * others.len() >= paces.len() - 1;
-            let own = paces[rank].filter(|_| is_known);
-            self.paces[rank] = own.map(|own| own - median_of(&mut others));
+        let mut known: Vec<f64> = paces.iter().flatten().copied().collect();
+        // A median of few of many is not theirs.
+        if known.len() < 2 || 2 * known.len() < paces.len() {
+            return;
         }
+        known.sort_unstable_by(f64::total_cmp);
+        let relative = |own: f64| own - median_without(&known, own);
+        self.paces = paces.into_iter().map(|own| own.map(relative)).collect();
     }
 
     /// Returns whether a rank is slow now.
@@ -219,9 +219,8 @@ impl Class {
         if let Some(blocks) = named.without_stalls {
             return since >= blocks && self.stalls.are_over(index, blocks);
         }
-        let last = self.history.of_rank(index).take(BLOCKS_WELL);
-        let excess = last.sum::<f64>() / BLOCKS_WELL as f64 - named.slow.level;
-        since >= BLOCKS_WELL && excess < named.slow.least / 2.0
+        let is_long_enough = since >= named.slow.blocks_until_well();
+        is_long_enough && named.slow.is_over(self.history.of_rank(index))
     }
 
     fn straggler(&self, index: usize, slow: Slow, end: End, has_stalls: bool) -> Straggler {

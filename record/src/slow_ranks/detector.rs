@@ -19,6 +19,12 @@ pub struct Findings {
     pub notices: Vec<Notice>,
 }
 
+/// Tests of a rank after a block: each window by three bases, and stalls.
+const TESTS: usize = 3 * WINDOWS.len() + 1;
+
+/// Shortest wait for communication whose growth counts.
+const LEAST_WAIT_SECONDS: f64 = 1e-6;
+
 /// Detector of the slow ranks of a job. Memory is allocated once, beside that of a test.
 #[derive(Debug)]
 pub struct Detector {
@@ -32,7 +38,8 @@ pub struct Detector {
     /// Seconds of the steps so far, and their number.
     seconds: f64,
     steps_taken: u64,
-    /// Logarithms of the ranks' own times in a step.
+    /// Times of the ranks in a step, and the logarithms of their own ones.
+    times: Vec<StepTimes>,
     logarithms: Vec<f64>,
     scratch: Vec<f64>,
 }
@@ -53,6 +60,7 @@ impl Detector {
             steps: 0,
             seconds: 0.0,
             steps_taken: 0,
+            times: Vec::with_capacity(ranks),
             logarithms: Vec::with_capacity(ranks),
             scratch: Vec::with_capacity(ranks),
         }
@@ -80,19 +88,27 @@ impl Detector {
         if self.classes.is_empty() {
             return Findings::default();
         }
-        let times: Vec<StepTimes> = times.into_iter().collect();
+        let mut kept = std::mem::take(&mut self.times);
+        kept.clear();
+        kept.extend(times);
+        let findings = self.take_step(number, seconds, &kept);
+        self.times = kept;
+        findings
+    }
+
+    fn take_step(&mut self, number: u64, seconds: f64, times: &[StepTimes]) -> Findings {
         assert_eq!(times.len(), self.ranks, "times of every rank");
         if times.iter().any(|times| times.own.total() <= 0.0) {
             return Findings::default(); // the first step: none is known yet
         }
         self.logarithms.clear();
         self.logarithms.extend(times.iter().map(|times| libm::log(times.own.total())));
-        self.add_shared(&times);
+        self.add_shared(times);
         self.seconds += seconds;
         self.steps_taken += 1;
         self.steps += 1;
         let slowest = Slowest::of(times.iter().map(|times| times.own.total()));
-        let step = Step { times: &times, logarithms: &self.logarithms, slowest };
+        let step = Step { times, logarithms: &self.logarithms, slowest };
         self.classes.iter_mut().for_each(|class| class.add(&step));
         if self.steps < self.rule.block_steps {
             return Findings::default();
@@ -106,16 +122,16 @@ impl Detector {
         let median = median_of(&mut self.scratch);
         let exposed = times.iter().map(|times| times.exposed_seconds);
         let least = exposed.fold(f64::INFINITY, f64::min).max(0.0);
-        self.network.add(libm::log1p(least / libm::exp(median)));
-        self.own_time.add(median);
+        let share = libm::log1p(least / libm::exp(median));
+        self.network.add(share, libm::log(least.max(LEAST_WAIT_SECONDS)));
+        self.own_time.add(median, median);
     }
 
     fn end_block(&mut self, step: u64) -> Findings {
         let steps = std::mem::take(&mut self.steps);
         let block_seconds = self.seconds / self.steps_taken as f64 * steps as f64;
         let per_block = self.rule.false_per_1000h / 1000.0 * block_seconds / 3600.0;
-        // Each window by two bases.
-        let chance = per_block / (2 * WINDOWS.len()) as f64;
+        let chance = per_block / TESTS as f64;
         let of_rank = End { step, steps, chance: chance / self.ranks as f64 };
         let of_class = |class: &mut Class| class.end_block(of_rank);
         let stragglers: Vec<Straggler> = self.classes.iter_mut().flat_map(of_class).collect();

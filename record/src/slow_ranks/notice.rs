@@ -14,7 +14,7 @@ pub enum SharedPart {
 pub struct Notice {
     /// Part that takes longer.
     pub part: SharedPart,
-    /// Share of the median own time by which a step takes longer.
+    /// Share by which a step, or the median own time, takes longer.
     pub slower_share: f64,
     /// First step of the window in which it was found.
     pub since_step: u64,
@@ -30,7 +30,7 @@ impl Notice {
         match (part, until_step) {
             (SharedPart::Network, None) => format!(
                 "the network is slower since step {since_step}: every rank waits longer for it, by \
-                 {percent:.0} % of the own time of a step, and no rank explains it"
+                 {percent:.0} % of a step, and no rank explains it"
             ),
             (SharedPart::OwnTime, None) => format!(
                 "all ranks are slower since step {since_step}: the median rank takes {percent:.0} \

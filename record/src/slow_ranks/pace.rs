@@ -1,9 +1,10 @@
 //! Paces of devices, measured before: the record of an earlier run of the same work.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use crate::statistics::median_of;
-use crate::{RankRecord, Record};
+use crate::{RankRecord, Record, Status};
 
 /// Reason why a record has no paces for a job.
 #[derive(Debug, thiserror::Error)]
@@ -19,32 +20,46 @@ pub enum PaceError {
         /// Hash of this run's.
         own: String,
     },
+    /// Not all of its steps are done.
+    #[error("its run is not complete")]
+    Incomplete,
+    /// Its times are not those of the machine.
+    #[error("faults were injected into it")]
+    Injected,
 }
 
 /// Identity of a rank's device: the node or host, and there the GPU's address or the rank's place
 /// among those without one.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Device<'a> {
     host: &'a str,
     pci_bus_id: Option<&'a str>,
     local_rank: usize,
 }
 
-impl<'a> Device<'a> {
-    fn of(rank: &'a RankRecord, ranks: &'a [RankRecord]) -> Self {
-        let host = |rank: &'a RankRecord| rank.node.as_deref().unwrap_or(&rank.host);
+/// Returns the device of each rank.
+fn devices(ranks: &[RankRecord]) -> impl Iterator<Item = Device<'_>> {
+    let mut on_cores: HashMap<&str, usize> = HashMap::new();
+    ranks.iter().map(move |rank| {
+        let host = rank.node.as_deref().unwrap_or(&rank.host);
         let pci_bus_id = rank.device.as_ref().map(|device| device.pci_bus_id.as_str());
-        let before = ranks.iter().take_while(|other| other.rank != rank.rank);
-        let on_cores = before.filter(|other| pci_bus_id.is_none() && host(other) == host(rank));
-        Self { host: host(rank), pci_bus_id, local_rank: on_cores.count() }
-    }
+        let mut local_rank = 0;
+        if pci_bus_id.is_none() {
+            let count = on_cores.entry(host).or_default();
+            local_rank = std::mem::replace(count, *count + 1);
+        }
+        Device { host, pci_bus_id, local_rank }
+    })
 }
 
+/// Least number of blocks of steps that show a pace.
+const BLOCKS_LEAST: usize = 16;
+
 /// Reads the seconds of a step of each rank's device from the record in `dir`; `None` for a device
-/// that was not in it, or was slow in it.
+/// that was not in it, was slow in it, or has too few steps in it.
 ///
 /// # Errors
-/// If there is no record, or one of other work.
+/// If there is no record, or one of other work, of an incomplete run, or with injected faults.
 pub fn paces(
     dir: &Path,
     workload_id: &str,
@@ -55,18 +70,22 @@ pub fn paces(
         let [of, own] = [&record.workload.id, workload_id].map(str::to_owned);
         return Err(PaceError::OtherWork { of, own });
     }
-    let of_rank = |rank| {
-        let device = Device::of(rank, ranks);
-        let is_it = |other: &&RankRecord| Device::of(other, &record.ranks) == device;
-        pace(record.ranks.iter().find(is_it)?)
-    };
-    Ok(ranks.iter().map(of_rank).collect())
+    if record.status != Status::Complete {
+        return Err(PaceError::Incomplete);
+    }
+    if record.injected().next().is_some() {
+        return Err(PaceError::Injected);
+    }
+    let known = devices(&record.ranks).zip(&record.ranks);
+    let known: HashMap<Device<'_>, &RankRecord> = known.collect();
+    Ok(devices(ranks).map(|device| pace(known.get(&device)?)).collect())
 }
 
 fn pace(rank: &RankRecord) -> Option<f64> {
     let times = rank.times.as_ref().filter(|_| rank.straggler.is_none())?;
     let mut own_ms = times.own_ms.clone();
-    Some(median_of(&mut own_ms) / 1e3).filter(|seconds| *seconds > 0.0)
+    let is_known = own_ms.len() >= BLOCKS_LEAST;
+    Some(median_of(&mut own_ms) / 1e3).filter(|seconds| is_known && *seconds > 0.0)
 }
 
 #[cfg(test)]
@@ -83,7 +102,10 @@ mod tests {
         let of = |rank, node: &str, ms| RankRecord {
             rank,
             node: Some(node.to_owned()),
-            times: Some(OwnTimes { first_steps: vec![1, 2, 3], own_ms: vec![9.0 * ms, ms, ms] }),
+            times: Some(OwnTimes {
+                first_steps: (1..=BLOCKS_LEAST as u64).collect(),
+                own_ms: [vec![9.0 * ms], vec![ms; BLOCKS_LEAST - 1]].concat(),
+            }),
             straggler: None,
             ..rank_0.clone()
         };
@@ -96,5 +118,9 @@ mod tests {
         assert_eq!(found, [Some(0.02), Some(0.01), None, Some(0.03)]);
         let other = paces(folder.path(), "another", &placed).unwrap_err();
         assert!(matches!(other, PaceError::OtherWork { .. }), "{other}");
+        record.status = Status::Failed;
+        record.write(folder.path()).unwrap();
+        let incomplete = paces(folder.path(), &id, &placed).unwrap_err();
+        assert!(matches!(incomplete, PaceError::Incomplete), "{incomplete}");
     }
 }

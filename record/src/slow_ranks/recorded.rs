@@ -63,7 +63,6 @@ fn found(trace: &Trace, ranks: usize, slow: Option<Slow>, seed: u64) -> Vec<(u64
         }
         all.extend(found.stragglers.into_iter().map(|straggler| (step, straggler)));
     }
-    all.retain(|(_, straggler)| straggler.until_step.is_none());
     all
 }
 
@@ -76,6 +75,8 @@ struct Counts {
     wrong_kind: u64,
     /// Another rank was named, or the slow one before it was.
     wrong_rank: u64,
+    /// The slow rank was called well.
+    ended: u64,
 }
 
 impl Counts {
@@ -84,7 +85,9 @@ impl Counts {
         let kind = kinds[seed as usize / ranks % kinds.len()];
         let slow = Slow { rank: seed as usize % ranks, kind, share };
         let slow = Some(slow).filter(|_| share > 0.0);
-        let found = found(trace, ranks, slow, seed);
+        let mut found = found(trace, ranks, slow, seed);
+        let count = found.len();
+        found.retain(|(_, straggler)| straggler.until_step.is_none());
         let is_it = |(step, it): &&(u64, Straggler)| {
             *step >= FROM && slow.is_some_and(|slow| slow.rank == it.rank)
         };
@@ -94,6 +97,7 @@ impl Counts {
             right: right.map(|(step, _)| step + 1 - FROM).into_iter().collect(),
             wrong_kind: u64::from(!found.iter().filter(is_it).all(|it| is_kind(&it))),
             wrong_rank: u64::from(!found.iter().all(|it| is_it(&it))),
+            ended: u64::from(found.len() < count),
         }
     }
 
@@ -101,6 +105,7 @@ impl Counts {
         self.right.extend(other.right);
         self.wrong_kind += other.wrong_kind;
         self.wrong_rank += other.wrong_rank;
+        self.ended += other.ended;
         self
     }
 }
@@ -110,8 +115,8 @@ fn table() -> String {
     let traces = [("quiet", Trace::quiet().centred()), ("noisy", Trace::noisy().centred())];
     let mut table = String::new();
     table += "| step times | ranks | one is slow by | found | steps: median | wrong kind | wrong \
-              rank |\n";
-    table += "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+              rank | called well |\n";
+    table += "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
     for (name, trace) in &traces {
         for ranks in [2, 4, 8] {
             for share in SHARES {
@@ -122,12 +127,12 @@ fn table() -> String {
                 let found = counts.right.len();
                 let median = counts.right.get((SEEDS / 2) as usize - 1);
                 let median = median.map_or("-".to_owned(), u64::to_string);
-                let Counts { wrong_kind, wrong_rank, .. } = counts;
+                let Counts { wrong_kind, wrong_rank, ended, .. } = counts;
                 let slow = percent(share);
                 writeln!(
                     table,
                     "| {name} | {ranks} | {slow} | {found} | {median} | {wrong_kind} | \
-                     {wrong_rank} |"
+                     {wrong_rank} | {ended} |"
                 )
                 .unwrap();
             }

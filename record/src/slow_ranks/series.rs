@@ -5,14 +5,14 @@ use super::history::History;
 use super::noise::Noise;
 use super::window::{Slow, Test, WINDOWS};
 
-/// Blocks at the end over which a slow rank or series must be well again.
-pub(super) const BLOCKS_WELL: usize = 6;
-
 /// Blocks of one value each.
 #[derive(Debug)]
 pub(super) struct Series {
     history: History,
+    /// Logarithms of another series, which must have grown as well.
+    absolute: History,
     sum: f64,
+    absolute_sum: f64,
     noise: Noise,
     change: Option<Change>,
     /// Number of the block from which windows begin: the one at which it was last well.
@@ -50,15 +50,19 @@ impl Series {
     pub(super) fn new() -> Self {
         Self {
             history: History::new(1),
+            absolute: History::new(1),
             sum: 0.0,
+            absolute_sum: 0.0,
             noise: Noise::default(),
             change: None,
             fresh_from: 0,
         }
     }
 
-    pub(super) fn add(&mut self, value: f64) {
+    /// Adds a value, and the logarithm of one that must have grown as well.
+    pub(super) fn add(&mut self, value: f64, absolute: f64) {
         self.sum += value;
+        self.absolute_sum += absolute;
     }
 
     /// Ends a block. Where a rank explains a change, none is looked for.
@@ -69,15 +73,15 @@ impl Series {
         is_explained: bool,
     ) -> Option<Change> {
         self.history.push(std::iter::once(self.sum / end.steps as f64));
-        self.sum = 0.0;
+        self.absolute.push(std::iter::once(self.absolute_sum / end.steps as f64));
+        (self.sum, self.absolute_sum) = (0.0, 0.0);
         if Noise::is_due(self.history.count()) {
             self.noise = Noise::of(&self.history, 1);
         }
         let blocks = self.history.count() - self.fresh_from;
         if let Some(change) = self.change {
-            let last = self.history.of_rank(0).take(BLOCKS_WELL);
-            let excess = last.sum::<f64>() / BLOCKS_WELL as f64 - change.slow.level;
-            if blocks < BLOCKS_WELL || excess >= change.slow.least / 2.0 {
+            let is_long_enough = blocks >= change.slow.blocks_until_well();
+            if !is_long_enough || !change.slow.is_over(self.history.of_rank(0)) {
                 return None;
             }
             self.change = None;
@@ -87,7 +91,8 @@ impl Series {
         if is_explained || self.history.len() < WINDOWS[0] || self.noise.block <= 0.0 {
             return None;
         }
-        let test = Test::new(&self.history, rule, self.noise, 1, end.chance);
+        let test = Test::new(&self.history, rule, self.noise, 1, end.chance)
+            .with_absolute(Some(&self.absolute));
         let slow = test.slow(0, None, blocks)?;
         let since_step = end.since_step(slow.blocks);
         let change = Change { slow, since_step, until_step: None };

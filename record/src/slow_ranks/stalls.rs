@@ -1,6 +1,7 @@
 //! Steps that are slower by a quarter or more, too rare to move the mean of a block.
 
 use super::Rule;
+use super::noise::RANKS_WITH_SPREAD;
 use super::window::{Slow, basis_of_others, least_of_others};
 use crate::student::incomplete_beta;
 
@@ -13,7 +14,7 @@ const BLOCKS_MAX: usize = 256;
 /// Least number of stalls of a rank that is named.
 const STALLS_LEAST: f64 = 8.0;
 
-/// A rank that is named has so many times the stalls of any other rank: on a machine where all
+/// A rank that is named has so many times the stalls of others: on a machine where all
 /// stall often, they come in bursts, and chance is no measure of them.
 const STALLS_OF_OTHERS: f64 = 4.0;
 
@@ -81,11 +82,10 @@ impl Stalls {
         let count = f64::from(count);
         let excess = libm::log1p(f64::from(excess) / self.steps);
         let least = least_of_others(rule, self.ranks);
-        if count < STALLS_LEAST || excess < least || self.ranks < 2 {
+        if self.ranks < 2 || count < STALLS_LEAST || excess < least {
             return None;
         }
-        let others = self.all.iter().enumerate().filter(|(other, _)| *other != rank);
-        let most = others.map(|(_, sum)| f64::from(sum.count)).fold(0.0, f64::max);
+        let most = self.most_of_others(rank);
         // More than one in a block moves the mean of blocks.
         let is_rare = count < self.blocks.min(BLOCKS_MAX) as f64;
         if !is_rare || count < STALLS_LEAST + STALLS_OF_OTHERS * most {
@@ -105,6 +105,17 @@ impl Stalls {
         })
     }
 
+    /// Returns the stalls of the other rank that has most of them; with many others, of the upper
+    /// quartile, as the ranks of a node may stall together.
+    fn most_of_others(&self, rank: usize) -> f64 {
+        let others = self.all.iter().enumerate().filter(|(other, _)| *other != rank);
+        let mut counts: Vec<f64> = others.map(|(_, sum)| f64::from(sum.count)).collect();
+        counts.sort_unstable_by(f64::total_cmp);
+        let has_quartile = counts.len() + 1 >= RANKS_WITH_SPREAD;
+        let index = if has_quartile { counts.len() * 3 / 4 } else { counts.len() - 1 };
+        counts[index]
+    }
+
     /// Blocks without a stall after which a rank no longer has them: as long as they would have
     /// brought several.
     pub(super) fn blocks_until_well(&self, rank: usize) -> usize {
@@ -118,6 +129,7 @@ impl Stalls {
             let block = (self.blocks - 1 - back) % BLOCKS_MAX;
             self.kept[block * self.ranks + rank].count == 0.0
         };
-        (0..blocks.min(self.blocks).min(BLOCKS_MAX)).all(is_free)
+        let blocks = blocks.min(BLOCKS_MAX);
+        !self.is_stalled[rank] && self.blocks >= blocks && (0..blocks).all(is_free)
     }
 }

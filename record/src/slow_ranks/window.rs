@@ -14,6 +14,9 @@ pub(super) const WINDOWS: [usize; 7] = [4, 8, 16, 32, 64, 128, 256];
 /// A block counts at most so many deviations above the limit, so that no single pause decides.
 const CLIPPED_AT: f64 = 3.5;
 
+/// Least number of blocks at the end over which a slow rank must be well again.
+const BLOCKS_WELL: usize = 6;
+
 /// Least number of blocks before a window that show a rank's own earlier pace.
 const BLOCKS_BEFORE: usize = 16;
 
@@ -55,6 +58,21 @@ pub(super) struct Slow {
     pub(super) error: f64,
     /// Excess over the gate in standard errors.
     pub(super) z_score: f64,
+}
+
+impl Slow {
+    /// Blocks at the end over which a slow rank must be well again: fewer are not as certain as the
+    /// window in which it was found slow.
+    pub(super) fn blocks_until_well(&self) -> usize {
+        BLOCKS_WELL.max(self.blocks / 2)
+    }
+
+    /// Returns whether blocks, the newest first, show that it is over.
+    pub(super) fn is_over(&self, blocks: impl Iterator<Item = f64>) -> bool {
+        let count = self.blocks_until_well();
+        let excess = blocks.take(count).sum::<f64>() / count as f64 - self.level;
+        excess < self.least / 2.0
+    }
 }
 
 /// Deviations among ranks beyond which one is an outlier.
@@ -109,7 +127,7 @@ impl<'a> Test<'a> {
             }
             let all = all.get_or_init(|| self.history.of_rank(rank).collect());
             let noise = *noise.get_or_init(|| self.noise.of_rank(all));
-            let (now, before) = all.split_at(window);
+            let (now, before) = (&all[..window], before(all, window, blocks));
             let error = noise / (window as f64).sqrt();
             let decide = |compared, level| self.decide(compared, now, level, noise, error);
             let of_others = || decide(self.against?, 0.0);
@@ -204,6 +222,13 @@ pub(super) fn least_of_others(rule: &Rule, ranks: usize) -> f64 {
         Basis::Few => rule.least_slower_of_few.max(rule.least_slower),
         _ => rule.least_slower,
     }
+}
+
+/// Returns the blocks before a window that show the earlier pace: those since the rank was last
+/// well, if there are enough, as it was slow before that.
+fn before(all: &[f64], window: usize, fresh: usize) -> &[f64] {
+    let since = &all[window..fresh];
+    if since.len() >= BLOCKS_BEFORE { since } else { &all[window..] }
 }
 
 /// Basis on which a rank of so many is compared with the others.

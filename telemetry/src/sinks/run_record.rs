@@ -5,6 +5,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use record::Kind;
 use record::hardware::RankHardware;
 use record::phase::PhaseTimes;
 use record::{
@@ -142,10 +143,7 @@ impl RunRecord {
         self.hardware.take(event);
         match event {
             Event::FirstStep(parts) => self.first_step(*parts).into_iter().collect(),
-            Event::Verdict(verdict) => {
-                self.straggler(verdict.straggler);
-                Vec::new()
-            }
+            Event::Verdict(verdict) => self.straggler(verdict.straggler).into_iter().collect(),
             _ => Vec::new(),
         }
     }
@@ -214,11 +212,19 @@ impl RunRecord {
         Some(Anomaly { step: None, rank: None, text })
     }
 
-    fn straggler(&mut self, straggler: Straggler) {
-        if let Some(Running { stragglers, .. }) = &mut self.running {
-            stragglers.retain(|earlier| earlier.rank != straggler.rank);
-            stragglers.push(straggler);
-        }
+    /// Records a verdict at once: a supervisor reads it where this process is killed.
+    fn straggler(&mut self, straggler: Straggler) -> Option<Anomaly> {
+        let running = self.running.as_mut()?;
+        let is_of_save = |it: &Straggler| it.kind == Kind::Checkpoint;
+        let is_earlier = |earlier: &Straggler| {
+            earlier.rank == straggler.rank && is_of_save(earlier) == is_of_save(&straggler)
+        };
+        running.stragglers.retain(|earlier| !is_earlier(earlier));
+        running.stragglers.push(straggler);
+        running.name_slow_ranks();
+        let error = running.record.write(&self.dir).err()?;
+        let text = format!("the verdict on a slow rank could not be written: {error}");
+        Some(Anomaly { step: None, rank: None, text })
     }
 
     /// Records the end of the attempt, with all measurements.
@@ -325,7 +331,11 @@ impl Running {
         for (rank, sniffed) in record.ranks.iter_mut().zip(sniffed) {
             rank.sniffed = *sniffed;
         }
-        for straggler in stragglers {
+        for straggler in &*stragglers {
+            record.ranks[straggler.rank].straggler = Some(*straggler);
+        }
+        // A rank that is slow at steps and at saves is so at what has not ended.
+        for straggler in stragglers.iter().filter(|it| it.until_step.is_none()) {
             record.ranks[straggler.rank].straggler = Some(*straggler);
         }
     }

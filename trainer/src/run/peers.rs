@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use collectives::transports::transports;
 use record::text::list;
@@ -151,7 +151,7 @@ impl Peers {
 
     /// Waits until rank 0 has recorded the loss of a peer, unless that is lost itself. A launcher
     /// ends all ranks once one has ended, and rank 0 learns of the loss up to a step later.
-    pub(super) fn await_record(&self, failure: &Failure, timeout: Duration) {
+    pub(super) fn await_record(&self, failure: &Failure, is_over: &dyn Fn() -> bool) {
         let is_of_rank_0 = self.rank == 0 || failure.failed_rank(self.rank) == Some(0);
         if is_of_rank_0 || failure.code != ExitCode::PeerLost {
             return;
@@ -160,8 +160,7 @@ impl Peers {
             let record = Record::read(&self.dir);
             record.is_ok_and(|record| record.status == Status::Running)
         };
-        let end = Instant::now() + timeout;
-        while is_missing() && Instant::now() < end {
+        while is_missing() && !is_over() {
             sleep(RECORD_POLL);
         }
     }

@@ -4,7 +4,7 @@
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use checkpoint::Identity;
 use device::Device;
@@ -74,8 +74,9 @@ const BLOCKS_OF_A_RANK_MAX: usize = 64;
 /// Most blocks of all ranks together, so that the record of a large job stays small.
 const BLOCKS_OF_ALL_RANKS_MAX: usize = 1 << 16;
 
-/// Longest wait of a rank that has lost a peer for rank 0's record of it.
-const AWAIT_RECORD_AT_MOST: Duration = Duration::from_secs(30);
+/// Longest wait of a rank that has lost a peer for rank 0's record of it: a supervisor, which knows
+/// if rank 0 is lost, gives them longer than this.
+const AWAIT_RECORD_AT_MOST: Duration = Duration::from_secs(5);
 
 /// Rank of a run, ready to train.
 pub(super) struct Session<'run> {
@@ -239,7 +240,9 @@ impl<'run> Session<'run> {
         let ended = if is_failure { record() } else { together.run(record) };
         if let Err(failure) = &outcome {
             let timeout = config.settings.collectives.deadline / 2;
-            peers.await_record(failure, timeout.min(AWAIT_RECORD_AT_MOST));
+            let end = Instant::now() + timeout.min(AWAIT_RECORD_AT_MOST);
+            let is_over = || self.signals.stop_requested() || Instant::now() >= end;
+            peers.await_record(failure, &is_over);
         }
         match ended {
             // The result is complete, whatever happens to other ranks after it.

@@ -352,13 +352,7 @@ impl Trainer<'_> {
         }
         let result = body(self)?;
         let time = self.clock.finish_step();
-        let starting_ns = self.gradients.take_starting_ns();
-        if let Some(StepTime { phases, .. }) = &time {
-            self.times = StepTimes {
-                own: OwnTime::of_step(phases, starting_ns),
-                exposed_seconds: phases.comm_exposed as f64 / 1e9,
-            };
-        }
+        self.take_times(time.as_ref());
         Ok(TimedStep { result, time })
     }
 
@@ -385,7 +379,19 @@ impl Trainer<'_> {
 
     /// Returns the time of the last step, unless it was returned. Waits for the device.
     pub fn last_step_time(&mut self) -> Option<StepTime> {
-        self.clock.last_step()
+        let time = self.clock.last_step();
+        self.take_times(time.as_ref());
+        time
+    }
+
+    /// Takes the times of a step for the next vote, once they are known.
+    fn take_times(&mut self, time: Option<&StepTime>) {
+        let Some(StepTime { phases, .. }) = time else { return };
+        let starting_ns = self.gradients.take_starting_ns();
+        self.times = StepTimes {
+            own: OwnTime::of_step(phases, starting_ns),
+            exposed_seconds: phases.comm_exposed as f64 / 1e9,
+        };
     }
 
     /// Waits until all weights have been gathered. Call it before weights are read outside of a
