@@ -173,7 +173,7 @@ impl Class {
 
     /// Names ranks that are slow.
     fn slow(&mut self, end: End) -> Vec<Straggler> {
-        let (count, blocks) = (self.ranks.len(), self.history.len());
+        let count = self.ranks.len();
         let test = Test::new(&self.history, &self.rule, self.noise, count, end.chance)
             .with_absolute(self.absolute.as_ref());
         let mut found = Vec::new();
@@ -181,7 +181,7 @@ impl Class {
             if self.named[index].is_some() {
                 continue;
             }
-            let fresh = blocks.min(self.history.count() - self.fresh_from[index]);
+            let fresh = self.history.count() - self.fresh_from[index];
             let by_windows = test.slow(index, self.paces[index], fresh);
             let by_stalls = || self.stalls.slow(index, end.chance, &self.rule);
             let without_stalls = by_windows.is_none().then(|| self.stalls.blocks_until_well(index));

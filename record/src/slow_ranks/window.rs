@@ -118,6 +118,7 @@ impl<'a> Test<'a> {
     /// Returns the shortest window of at most so many blocks in which a rank is slow. `pace` is its
     /// known excess over the others, by an earlier measurement; `None` if that is not known.
     pub(super) fn slow(&self, rank: usize, pace: Option<f64>, blocks: usize) -> Option<Slow> {
+        let blocks = blocks.min(self.history.len());
         let all: OnceCell<Vec<f64>> = OnceCell::new();
         let noise: OnceCell<f64> = OnceCell::new();
         let windows = WINDOWS.into_iter().filter(|window| *window >= self.noise.window_least);

@@ -89,7 +89,7 @@ const METRICS: [Described; 24] = [
     described(
         STRAGGLER,
         Kind::Gauge,
-        "By how much a rank found slow is slower than the pace it is compared with (label kind); 0 when over.",
+        "By how much a slow rank exceeds the pace it is compared with (label kind); 0 when over.",
     ),
     described(WARNINGS, Kind::Counter, "Warnings of this attempt."),
     described(LOST, Kind::Counter, "Events that the endpoint was too late to read."),
