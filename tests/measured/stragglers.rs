@@ -30,7 +30,7 @@ const ON_A_BUSY_MACHINE: &str = "percent=300";
 /// Blocks of single steps show as much, with a rule for so few.
 const SHORT: [&str; 6] = [
     "--steps",
-    "50",
+    "40",
     "--set",
     "telemetry.straggler_block_steps=1",
     "--set",
@@ -40,7 +40,7 @@ const SHORT: [&str; 6] = [
 /// Many short steps.
 const LONG: [&str; 8] = [
     "--set",
-    "schedule.steps=1600",
+    "schedule.steps=1300",
     "--set",
     "batch.global_sequences=2",
     "--set",
@@ -50,7 +50,7 @@ const LONG: [&str; 8] = [
 ];
 
 /// First slow step of a long run.
-const FROM: u64 = 600;
+const FROM: u64 = 500;
 
 /// Runs with one slow rank, which name it with its kind; none names another. In a soak, one of all
 /// runs may miss it. On a machine with other users two runs of a few must find it. `run` trains in
