@@ -161,7 +161,8 @@ impl<'a> Fleet<'a> {
                 if Instant::now() >= deadline && chosen.iter().any(|&it| self.members[it].is_last) {
                     return Err(self.missing());
                 }
-                if are_first(&chosen) || since.elapsed() >= PREFERENCE {
+                let is_slow = chosen.iter().any(|&host| self.members[host].is_slow);
+                if are_first(&chosen) && !is_slow || since.elapsed() >= PREFERENCE {
                     self.report_chosen(&chosen, began);
                     return Ok(Gathered::Hosts(chosen));
                 }
