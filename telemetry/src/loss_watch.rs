@@ -8,14 +8,14 @@
 
 use std::collections::VecDeque;
 
+use record::statistics::DEVIATIONS_PER_MAD;
+
 /// Number of losses whose median a loss is compared with.
 const BEFORE: usize = 8;
 /// Number of residuals that estimate how much losses vary.
 const WINDOW: usize = 128;
 /// Smallest number of residuals for a z-score.
 const WINDOW_LEAST: usize = 64;
-/// Standard deviations per median absolute deviation, of a normal distribution.
-const DEVIATIONS_PER_MAD: f64 = 1.4826;
 /// Smallest standard deviation, as a share of the loss: where losses hardly vary, as with large
 /// batches, a change that nobody would call a spike is none.
 const DEVIATION_LEAST: f64 = 1e-3;

@@ -1,4 +1,4 @@
-//! What a run is worth: golden losses, gates, published figures, the gap of a step, nights of a
+//! Judgements of runs: golden losses, gates, published figures, the gap of a step, nights of a
 //! job, and the page of the report.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

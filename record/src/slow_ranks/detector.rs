@@ -15,7 +15,7 @@ use crate::statistics::median_of;
 pub struct Findings {
     /// Ranks that are slow, or no longer are.
     pub stragglers: Vec<Straggler>,
-    /// What is slower for all ranks, or no longer is.
+    /// Parts that are slower for all ranks, or no longer are.
     pub notices: Vec<Notice>,
 }
 

@@ -11,8 +11,8 @@
 //! inequality over ranks, windows and bases, a job names a healthy rank at most so often, as far as
 //! blocks are normal.
 //!
-//! What all ranks share, their communication and their median own time, is a series of its own,
-//! whose changes are notices.
+//! Communication and the median own time, which all ranks share, are series of their own, whose
+//! changes are notices.
 
 mod class;
 mod classes;

@@ -101,7 +101,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Of two ranks one: the other's blocks are the same with the other sign.
+    /// Takes one of two ranks: the other's blocks are the same with the other sign.
     fn of(ranks: usize) -> Self {
         let count = if ranks == 2 { 1 } else { ranks };
         Self { count, stride: count.div_ceil(RANKS_MAX) }
