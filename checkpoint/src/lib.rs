@@ -90,7 +90,7 @@ pub use save::{
 pub use store::{
     Contents, Description, FileSize, Identity, Listed, Options, Presence, Status, Store, holds_any,
 };
-pub use tensor::{Dtype, Part, PartMut, TensorBox};
+pub use tensor::{Dtype, Memory, Part, PartMut, TensorBox};
 pub use tier::Scope;
 pub use tiers::{
     Member, Preview, PreviewSource, Reads, Restored, SkippedCheckpoint, SourceBytes, Tiers,

@@ -238,6 +238,23 @@ impl<'a> ViewMut<'a, f64> {
     }
 }
 
+impl<'a> ViewMut<'a, f32> {
+    /// Reinterprets the elements as bytes, as they are in files.
+    pub fn into_bytes(self) -> ViewMut<'a, u8> {
+        match self.elements {
+            ElementsMut::Host(host) => {
+                let start = host.as_mut_ptr().cast();
+                // SAFETY: bytes need no alignment, every pattern is valid for both types, the size
+                // is the same, and the borrow continues.
+                unsafe { std::slice::from_raw_parts_mut(start, size_of_val(host)) }.into()
+            }
+            ElementsMut::Cuda(range, _) => {
+                ViewMut::on_cuda(CudaRange { len: range.len * size_of::<f32>(), ..range })
+            }
+        }
+    }
+}
+
 impl<E: Element> Default for ViewMut<'_, E> {
     fn default() -> Self {
         Self { elements: ElementsMut::Host(&mut []) }

@@ -19,6 +19,10 @@ pub struct Environment {
     /// Versions of the driver and of CUDA's libraries that the run uses on rank 0; `null` without
     /// a GPU.
     pub cuda: Option<Versions>,
+    /// Algorithm and protocol of NCCL if they are set, as in `NCCL_ALGO=Ring NCCL_PROTO=Simple`;
+    /// `null` where NCCL chooses both, and without it.
+    #[serde(default)]
+    pub nccl_settings: Option<String>,
     /// The machine under rank 0.
     #[serde(flatten)]
     pub machine: crate::machine::Machine,

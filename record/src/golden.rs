@@ -2,7 +2,8 @@
 //!
 //! Machines, libraries and numbers of ranks change the rounding of a loss, and so its last digits.
 //! A loss that differs by more than rounding explains was computed wrong, and the figures of that
-//! run must not be used. `golden_presets.toml` holds the golden losses of built-in workloads.
+//! run must not be used. Where also the order of sums is that of a trusted run, the bits are equal.
+//! `golden_presets.toml` holds the golden losses of built-in workloads.
 //! `yardstick fingerprint make` makes those of other workloads from trusted runs.
 
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::files::regular_file::read_named_text;
 use crate::limits::CONFIG_BYTES_MAX;
+use crate::sum_order::{SumOrder, differences};
 use crate::text::in_user_words;
 
 /// Golden losses of built-in workloads.
@@ -37,6 +39,19 @@ pub struct Golden {
     pub steps: Vec<u64>,
     /// Loss of each of these steps, nats per token.
     pub losses: Vec<f64>,
+    /// The same losses to the last bit, for some orders of sums.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exact: Vec<ExactLosses>,
+}
+
+/// Losses to the last bit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExactLosses {
+    /// Loss of each golden step, nats per token.
+    pub losses: Vec<f64>,
+    /// Order of sums that gives these bits.
+    pub order: SumOrder,
 }
 
 /// Key of golden losses.
@@ -58,8 +73,19 @@ struct Goldens {
     golden: Vec<Golden>,
 }
 
+/// Golden losses of a workload, as far as a run can be compared with them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// Losses with the key of the run.
+    Golden(Golden),
+    /// Only losses with other keys; the parts in which the nearest differs.
+    NotComparable(String),
+    /// No losses of the workload.
+    Nothing,
+}
+
 /// Comparison of a run's losses with the golden ones.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GoldenCheck {
     /// Number of compared losses, over all attempts.
     pub compared: u64,
@@ -69,6 +95,14 @@ pub struct GoldenCheck {
     pub tolerance_nats: f64,
     /// Step whose loss exceeded the tolerance; `null` if none did.
     pub missed_step: Option<u64>,
+    /// True if all compared losses have the bits of a trusted run with the same order of sums;
+    /// `null` where no such run is known.
+    #[serde(default)]
+    pub same_bits: Option<bool>,
+    /// Parts in which the order of sums differs from that of the nearest trusted run; `null` where
+    /// the bits are compared, and without exact golden losses.
+    #[serde(default)]
+    pub other_order: Option<String>,
 }
 
 /// Error of a loss that is not the golden one: the run is void.
@@ -114,13 +148,14 @@ impl Golden {
     }
 
     /// Finds the golden losses of a workload: in the user's file if there is one, else built in.
+    /// `workload` is its name.
     ///
     /// # Errors
     /// [`Error::Golden`] for a file that cannot be read or used.
     ///
     /// # Panics
     /// Never: a test has parsed the built-in ones.
-    pub fn find(file: Option<&Path>, key: GoldenKey<'_>) -> Result<Option<Self>, Error> {
+    pub fn find(file: Option<&Path>, workload: &str, key: GoldenKey<'_>) -> Result<Found, Error> {
         let goldens = match file {
             None => parse(PRESETS).expect("a test has parsed it"),
             Some(path) => {
@@ -130,7 +165,18 @@ impl Golden {
                 goldens.map_err(|text| Error::Golden { path: path.to_owned(), text })?
             }
         };
-        Ok(goldens.golden.into_iter().find(|golden| golden.key() == key))
+        let is_of_workload =
+            |golden: &Self| golden.workload_id == key.workload_id || golden.workload == workload;
+        let candidates = goldens.golden.into_iter().filter(is_of_workload);
+        let Some(golden) = candidates.min_by_key(|golden| key.differences(golden.key()).len())
+        else {
+            return Ok(Found::Nothing);
+        };
+        let differing = key.differences(golden.key());
+        if differing.is_empty() {
+            return Ok(Found::Golden(golden));
+        }
+        Ok(Found::NotComparable(differing.join(", ")))
     }
 
     /// Key of these losses.
@@ -149,10 +195,22 @@ impl Golden {
     }
 }
 
+impl GoldenKey<'_> {
+    fn differences(&self, golden: GoldenKey<'_>) -> Vec<String> {
+        let [tokens, golden_tokens] = [self, &golden].map(|key| key.tokens_per_step.to_string());
+        differences(&[
+            ["workload id", self.workload_id, golden.workload_id],
+            ["device", self.device, golden.device],
+            ["tokens per step", &tokens, &golden_tokens],
+        ])
+    }
+}
+
 fn parse(text: &str) -> Result<Goldens, String> {
     let goldens: Goldens = toml::from_str(text).map_err(|error| misfit(text, &error))?;
-    for Golden { workload, steps, losses, .. } in &goldens.golden {
-        if steps.len() != losses.len() || !steps.is_sorted() {
+    for Golden { workload, steps, losses, exact, .. } in &goldens.golden {
+        let mut all = exact.iter().map(|exact| &exact.losses).chain([losses]);
+        if all.any(|losses| steps.len() != losses.len()) || !steps.is_sorted() {
             return Err(format!("{workload}: expected ascending steps, and a loss for each"));
         }
     }
@@ -174,14 +232,24 @@ const FAR_NATS: f64 = 2.0;
 pub struct GoldenWatch {
     golden: Golden,
     check: GoldenCheck,
+    /// For each of the golden's exact losses, true while all losses have their bits.
+    same_bits: Vec<bool>,
 }
 
 impl GoldenWatch {
     /// Creates a watch that compares with these losses.
     pub fn new(golden: Golden) -> Self {
         let tolerance_nats = golden.tolerance_nats;
-        let check = GoldenCheck { compared: 0, worst_nats: 0.0, tolerance_nats, missed_step: None };
-        Self { golden, check }
+        let check = GoldenCheck {
+            compared: 0,
+            worst_nats: 0.0,
+            tolerance_nats,
+            missed_step: None,
+            same_bits: None,
+            other_order: None,
+        };
+        let same_bits = vec![true; golden.exact.len()];
+        Self { golden, check, same_bits }
     }
 
     /// Checks the loss of a step. `of_ranks` are the losses of the ranks' own parts of its batch:
@@ -195,7 +263,12 @@ impl GoldenWatch {
         loss: f64,
         of_ranks: impl Iterator<Item = f64>,
     ) -> Result<(), GoldenMiss> {
-        let Some(difference) = self.golden.difference(step, loss) else { return Ok(()) };
+        let Ok(index) = self.golden.steps.binary_search(&step) else { return Ok(()) };
+        for (same, exact) in self.same_bits.iter_mut().zip(&self.golden.exact) {
+            *same &= exact.losses[index].to_bits() == loss.to_bits();
+        }
+        let golden = self.golden.losses[index];
+        let difference = (loss - golden).abs();
         let check = &mut self.check;
         check.compared += 1;
         check.worst_nats = check.worst_nats.max(difference);
@@ -203,8 +276,6 @@ impl GoldenWatch {
             return Ok(());
         }
         check.missed_step = Some(step);
-        let index = self.golden.steps.binary_search(&step).unwrap_or_default();
-        let golden = self.golden.losses[index];
         let is_far = |far: &FarRank| (far.loss - golden).abs() > FAR_NATS;
         let ranks = of_ranks.enumerate().map(|(rank, loss)| FarRank { rank, loss });
         let mut far = ranks.filter(is_far);
@@ -213,9 +284,19 @@ impl GoldenWatch {
         Err(GoldenMiss { step, found: loss, golden, tolerance_nats, far: only })
     }
 
-    /// Result of the comparison so far.
-    pub fn check(&self) -> GoldenCheck {
-        self.check
+    /// Result of the comparison so far, for a run with this order of sums.
+    pub fn check(&self, order: &SumOrder) -> GoldenCheck {
+        let mut check = self.check.clone();
+        let known = self.golden.exact.iter().map(|exact| order.differences(&exact.order));
+        let nearest = known.zip(&self.same_bits).min_by_key(|(differing, _)| differing.len());
+        match nearest {
+            Some((differing, same)) if differing.is_empty() => {
+                check.same_bits = Some(*same).filter(|_| check.compared > 0);
+            }
+            Some((differing, _)) => check.other_order = Some(differing.join(", ")),
+            None => {}
+        }
+        check
     }
 }
 
@@ -232,7 +313,16 @@ mod tests {
             tolerance_nats: 0.01,
             steps: vec![1, 2, 5],
             losses: vec![5.5, 5.4, 5.0],
+            exact: Vec::new(),
         }
+    }
+
+    fn order(topology: &str) -> SumOrder {
+        SumOrder { device: "fma".to_owned(), topology: topology.to_owned(), nccl: None }
+    }
+
+    fn check(watch: &GoldenWatch) -> GoldenCheck {
+        watch.check(&order("1 x 1"))
     }
 
     #[test]
@@ -241,11 +331,12 @@ mod tests {
         for (step, loss) in [(1, 5.5), (2, 5.409), (3, 9.0), (4, 1.0)] {
             watch.observe(step, loss, [].into_iter()).unwrap();
         }
-        assert_eq!((watch.check().compared, watch.check().missed_step), (2, None));
-        assert!((watch.check().worst_nats - 0.009).abs() < 1e-9);
+        assert_eq!((check(&watch).compared, check(&watch).missed_step), (2, None));
+        assert!((check(&watch).worst_nats - 0.009).abs() < 1e-9);
+        assert_eq!((check(&watch).same_bits, check(&watch).other_order), (None, None));
         let miss = watch.observe(5, 5.02, [5.1, 4.9].into_iter()).unwrap_err();
         assert_eq!((miss.step, miss.far), (5, None), "no rank is far away");
-        assert_eq!(watch.check().missed_step, Some(5));
+        assert_eq!(check(&watch).missed_step, Some(5));
         let miss = watch.observe(5, 9.0, [5.1, 12.9].into_iter()).unwrap_err();
         assert_eq!(miss.far, Some(FarRank { rank: 1, loss: 12.9 }));
         assert!(miss.to_string().starts_with("rank 1: its own loss is 12.900000: the loss of"));
@@ -254,12 +345,60 @@ mod tests {
     }
 
     #[test]
+    fn bits_are_compared_with_those_of_the_same_order_of_sums() {
+        let exact = |topology, losses: [f64; 3]| ExactLosses {
+            losses: losses.to_vec(),
+            order: order(topology),
+        };
+        let third = 1.0 / 3.0;
+        let one = exact("1 x 1", [third, 5.4, 5.0]);
+        let two = exact("1 x 2", [third.next_up(), 5.4, 5.0]);
+        let mut golden = golden();
+        golden.losses[0] = third;
+        golden.exact = vec![one, two];
+        let text = golden.clone().to_file().unwrap();
+        assert_eq!(parse(&text).unwrap().golden, [golden.clone()], "no bit is lost in a file");
+        let mut watch = GoldenWatch::new(golden);
+        assert_eq!(check(&watch).same_bits, None, "nothing is compared yet");
+        for (step, loss) in [(1, third), (2, 5.4), (3, 0.0)] {
+            watch.observe(step, loss, [].into_iter()).unwrap();
+        }
+        assert_eq!(watch.check(&order("1 x 1")).same_bits, Some(true));
+        assert_eq!(watch.check(&order("1 x 2")).same_bits, Some(false));
+        let of_other = watch.check(&order("1 x 3"));
+        let differing = "topology 1 x 3 (golden: 1 x 1)";
+        assert_eq!((of_other.same_bits, of_other.other_order.as_deref()), (None, Some(differing)));
+    }
+
+    #[test]
+    fn losses_with_another_key_are_not_comparable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("golden.toml");
+        let of_others = Golden { device: "cuda".to_owned(), tokens_per_step: 1, ..golden() };
+        let goldens = Goldens { golden: vec![of_others, golden()] };
+        std::fs::write(&path, toml::to_string(&goldens).unwrap()).unwrap();
+        let find = |workload, key| Golden::find(Some(&path), workload, key).unwrap();
+        let differs = |text: &str| Found::NotComparable(text.to_owned());
+        let own = golden();
+        let key = own.key();
+        assert_eq!(find("of another name", key), Found::Golden(golden()));
+        let more = GoldenKey { tokens_per_step: 8192, ..key };
+        assert_eq!(find("smoke", more), differs("tokens per step 8192 (golden: 4096)"));
+        let on_cuda = GoldenKey { device: "cuda", ..key };
+        assert_eq!(find("smoke", on_cuda), differs("tokens per step 4096 (golden: 1)"));
+        let other = GoldenKey { workload_id: "ba9876543210", ..key };
+        let text = "workload id ba9876543210 (golden: 0123456789ab)";
+        assert_eq!(find("smoke", other), differs(text));
+        assert_eq!(find("of another name", other), Found::Nothing);
+    }
+
+    #[test]
     fn built_in_losses_are_those_of_presets() {
         let goldens = parse(PRESETS).unwrap().golden;
         assert!(!goldens.is_empty());
         for golden in goldens {
-            let of_key = Golden::find(None, golden.key()).unwrap();
-            assert_eq!(of_key.as_ref(), Some(&golden), "no two have the same key");
+            let of_key = Golden::find(None, &golden.workload, golden.key()).unwrap();
+            assert_eq!(of_key, Found::Golden(golden.clone()), "no two have the same key");
         }
     }
 
@@ -269,7 +408,7 @@ mod tests {
         let path = folder.path().join("golden.toml");
         let find = || {
             let key = GoldenKey { workload_id: "", device: "cpu", tokens_per_step: 1 };
-            Golden::find(Some(&path), key).unwrap_err()
+            Golden::find(Some(&path), "", key).unwrap_err()
         };
         assert!(matches!(find(), Error::Golden { .. }), "there is none");
         let mut bad = golden();

@@ -14,6 +14,7 @@ use crate::sections::{
 };
 use crate::statistics::{Distribution, Histogram};
 use crate::steps::{MeasuredSteps, SampledStep, StepBlock, StepSeries, TargetLoss};
+use crate::sum_order::SumOrder;
 use crate::text::number_format::count;
 use crate::weights_digest::WeightsDigest;
 
@@ -84,7 +85,7 @@ impl Record {
             let text = format!("slow writes to the run's folder delayed {delayed}");
             self.anomalies.push(Anomaly { step: None, rank: None, text });
         }
-        self.fingerprint = Some(Fingerprint::of(series, weights));
+        self.fingerprint = Some(Fingerprint::of(series, weights, &SumOrder::of(self)));
     }
 }
 
@@ -261,11 +262,12 @@ impl Saves {
 }
 
 impl Fingerprint {
-    fn of(series: &StepSeries, weights: Option<WeightsDigest>) -> Self {
+    fn of(series: &StepSeries, weights: Option<WeightsDigest>, order: &SumOrder) -> Self {
         Self {
             losses: series.losses_digest().to_hex().to_string(),
             weights: weights.map(|digest| digest.to_string()),
-            golden: series.golden_check(),
+            golden: series.golden.as_ref().map(|watch| watch.check(order)),
+            not_comparable: series.not_comparable.clone(),
         }
     }
 }

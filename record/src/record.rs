@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, AttemptEnd};
+use crate::corruption::CorruptionRecord;
 use crate::energy::{Cost, Energy};
 use crate::environment::Environment;
 use crate::error::Error;
@@ -120,6 +121,9 @@ pub struct Record {
     pub goodput: Option<Goodput>,
     /// Digests of losses and weights: equal in runs that computed the same bits.
     pub fingerprint: Option<Fingerprint>,
+    /// Checks of the last attempt for silent data corruption; `null` before its first step.
+    #[serde(default)]
+    pub sdc: Option<CorruptionRecord>,
     /// Unusual events, and values that could not be determined.
     pub anomalies: Vec<Anomaly>,
     /// BLAKE3 digest of all other fields, which reveals a change of the file; `null` in records of
@@ -168,6 +172,7 @@ impl Record {
             cost: None,
             goodput: None,
             fingerprint: None,
+            sdc: None,
             anomalies: Vec::new(),
             digest: None,
         }
@@ -215,7 +220,11 @@ impl Record {
             return Some(Unusable::FewSteps(measured));
         }
         let injected: Vec<String> = self.injected().map(str::to_owned).collect();
-        (!injected.is_empty()).then_some(Unusable::Injected(injected))
+        if !injected.is_empty() {
+            return Some(Unusable::Injected(injected));
+        }
+        let findings = self.sdc.as_ref().map_or(0, |sdc| sdc.findings.len());
+        (findings > 0).then_some(Unusable::Corrupted(findings))
     }
 
     /// Name of a rank of the last attempt, with its place in the dimensions if it has one.

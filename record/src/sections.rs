@@ -518,6 +518,10 @@ pub struct Fingerprint {
     /// Comparison of the losses with golden ones; `null` without golden losses.
     #[serde(default)]
     pub golden: Option<GoldenCheck>,
+    /// Parts of the key in which the run differs from the nearest golden losses of its workload;
+    /// `null` where the losses are compared, and without golden losses of the workload.
+    #[serde(default)]
+    pub not_comparable: Option<String>,
 }
 
 /// An unusual event, or a value that could not be determined.

@@ -45,6 +45,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "cost",
         "goodput",
         "fingerprint",
+        "sdc",
         "anomalies",
         "digest",
     ];

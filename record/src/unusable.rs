@@ -18,6 +18,8 @@ pub enum Unusable {
     /// The run ended at this step, because its loss was low enough: its length depends on its
     /// losses.
     EndedAtTarget(u64),
+    /// Checks for silent data corruption found wrong values so many times.
+    Corrupted(usize),
     /// Too few steps were measured; their number.
     FewSteps(u64),
     /// The record names no rank.
@@ -39,6 +41,10 @@ impl fmt::Display for Unusable {
                 "expected a run to its last step, found one that its target loss ended at step \
                  {step}"
             ),
+            Self::Corrupted(found) => {
+                let found = number_format::count(*found, "finding");
+                write!(formatter, "expected right values, found {found} of wrong ones in sdc")
+            }
             Self::NoRanks => formatter.write_str("expected ranks, found none"),
             Self::FewSteps(found) => {
                 let found = number_format::count(*found as usize, "measured step");

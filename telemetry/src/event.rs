@@ -4,8 +4,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::hardware::{Missing, Readings};
-use record::Straggler;
-use record::{Anomaly, CheckpointSaved, Reason, StartParts, Status, StepLine};
+use record::{
+    Anomaly, CheckpointSaved, Corruption, Reason, StartParts, Status, StepLine, Straggler,
+};
 
 /// One event. Steps are plain data, so that training can emit them without allocating.
 #[derive(Debug, Clone)]
@@ -23,6 +24,8 @@ pub enum Event {
     Warning(Anomaly),
     /// A rank is slow, or no longer is.
     Verdict(Verdict),
+    /// A check has found wrong values.
+    Corruption(WrongValues),
     /// A checkpoint is committed.
     Checkpoint(CheckpointSaved),
     /// A piece of hardware was read.
@@ -63,6 +66,15 @@ pub struct Verdict {
     pub anomaly: Anomaly,
 }
 
+/// Wrong values that a check has found.
+#[derive(Debug, Clone)]
+pub struct WrongValues {
+    /// Finding of the check.
+    pub finding: Corruption,
+    /// Finding in words.
+    pub anomaly: Anomaly,
+}
+
 /// End of a run.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
@@ -88,6 +100,7 @@ impl Event {
             Self::Note(_) => "note",
             Self::Warning(_) => "warning",
             Self::Verdict(_) => "verdict",
+            Self::Corruption(_) => "corruption",
             Self::Checkpoint(_) => "checkpoint",
             Self::Hardware(_) | Self::HardwareMissing(_) => "hardware",
             Self::Stop(_) => "stop",
@@ -105,6 +118,7 @@ impl Event {
             Self::Step(line) => format!("step {}", line.sample.step),
             Self::Warning(anomaly) => anomaly.text.clone(),
             Self::Verdict(verdict) => verdict.anomaly.text.clone(),
+            Self::Corruption(found) => found.anomaly.text.clone(),
             Self::Checkpoint(saved) => format!("checkpoint of step {} is committed", saved.step),
             Self::Hardware(readings) => format!("{:?} was read", readings.source),
             Self::HardwareMissing(missing) => format!("{missing:?}"),
@@ -121,6 +135,7 @@ impl Event {
             Self::Step(line) => json!(line),
             Self::Warning(Anomaly { step, rank, .. }) => json!({"step": step, "of_rank": rank}),
             Self::Verdict(verdict) => json!({"straggler": verdict.straggler}),
+            Self::Corruption(found) => json!({"corruption": found.finding}),
             Self::Checkpoint(saved) => json!(saved),
             Self::Hardware(readings) => json!(readings),
             Self::Stop(request) => json!(request),

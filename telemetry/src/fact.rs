@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use record::hardware::RankHardware;
 use record::{
-    CalibrationRates, Checkpoints, DimensionTraffic, Environment, FlopsPerToken, JobRecord,
-    NodeGroup, PodList, ProfileRecord, RankRecord, Reason, Recovery, Status, TierRecord, Transport,
-    TunedProducts, WeightsDigest, WorkloadRecord,
+    CalibrationRates, Checkpoints, CorruptionRecord, DimensionTraffic, Environment, FlopsPerToken,
+    JobRecord, NodeGroup, PodList, ProfileRecord, RankRecord, Reason, Recovery, Status, TierRecord,
+    Transport, TunedProducts, WeightsDigest, WorkloadRecord,
 };
 use serde_json::Value;
 
@@ -41,6 +41,8 @@ pub enum Fact {
     Hardware(Vec<RankHardware>),
     /// Digest of the final weights.
     Weights(WeightsDigest),
+    /// Checks for silent data corruption so far.
+    Corruption(CorruptionRecord),
     /// Checkpoints of the attempt, at its end.
     Saves(Saves),
     /// The attempt ended.

@@ -27,7 +27,7 @@ mod sinks;
 mod stream;
 pub mod trace;
 
-pub use event::{Event, RunEnd, StopRequest, Verdict};
+pub use event::{Event, RunEnd, StopRequest, Verdict, WrongValues};
 pub use loss_watch::{LossSpike, LossWatch, Observed};
 pub use options::{LogFormat, OtlpOptions, PrometheusOptions, TelemetryOptions};
 pub use sampler::{Sampled, Sampler};

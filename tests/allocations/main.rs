@@ -22,13 +22,17 @@ fn allocations_of_training(mesh: Mesh<'_>, threads: usize, variant: Variant) -> 
 }
 
 /// Allocations of one of four ranks in two shard groups of two, as the variant says, and with
-/// sharded weights in two micro-batches.
+/// sharded weights in two micro-batches that every second step computes again.
 fn allocations_in_two_dimensions(world: &dyn Collective, variant: Variant) -> [u64; 2] {
     let shape = MeshShape { data: 2, shard: 2 };
     let groups = Placed::new(shape, &[0; 4]).open(world).unwrap();
     let mesh = Mesh::of_groups(shape, world, &groups);
-    let settings =
-        ["batch.global_sequences=8", "batch.micro_sequences=1", "parallel.sharded=weights"];
+    let settings = [
+        "batch.global_sequences=8",
+        "batch.micro_sequences=1",
+        "parallel.sharded=weights",
+        "sdc.recompute_every_steps=2",
+    ];
     let training = Training { device: Device::Host, mesh, threads: 1, settings: &settings };
     [allocations_of_training(mesh, 1, variant), training.allocations(variant)]
 }

@@ -11,8 +11,10 @@ use support::{
 };
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
-/// of 32 tokens.
-pub(crate) const SMALL: [&str; 6] = [
+/// of 32 tokens, and no probe.
+pub(crate) const SMALL: [&str; 8] = [
+    "--set",
+    "telemetry.matmul_probe=0s",
     "--set",
     "batch.sequence_tokens=32",
     "--set",
@@ -202,7 +204,7 @@ fn recomputation_is_what_the_memory_of_the_device_needs() {
     assert_eq!((level(&small), level(&large)), ("selective".into(), "none".into()));
     assert_eq!(small.result(), large.result(), "in f32 all bits are the same");
     let toml = std::fs::read_to_string(small.path().join("config.toml")).unwrap();
-    assert!(!toml.contains("recompute"), "a choice is no setting: {toml}");
+    assert!(!toml.contains("recompute ="), "a choice is no setting: {toml}");
     let (finished, _) = trained(&["--set", "run.recompute=none"], planned("selective") + 64);
     finished.expect(3).expect_stderr(&["it fits with run.recompute = selective"]);
 }
@@ -246,6 +248,25 @@ fn the_record_names_the_device_and_its_libraries() {
         let other = phases["other"].as_u64().unwrap();
         assert!(other < sum / 2, "the device's events are read: {phases:?}");
     }
+}
+
+/// A bit flips in device memory, while a gradient is computed.
+#[test]
+fn flipped_bits_are_found_and_the_run_ends_with_those_of_an_undisturbed_one() {
+    let run_with = |faults: &[&str]| {
+        let folder = Folder::new();
+        let always = ["--steps", "4", "--set", "sdc.recompute_every_steps=1"];
+        train(&folder, "smoke", &[&["--device", "cuda"], &always[..], faults].concat()).expect(0);
+        folder.record()
+    };
+    let undisturbed = run_with(&[]);
+    assert_eq!(undisturbed["sdc"]["findings"], serde_json::json!([]));
+    let gradient = ["--inject", "flip@step=2,rank=0,where=gradient"];
+    let found = run_with(&gradient);
+    assert_eq!(found["fingerprint"], undisturbed["fingerprint"]);
+    let findings = found["sdc"]["findings"].as_array().unwrap();
+    assert_eq!((findings.len(), &findings[0]["step"]), (1, &2.into()), "{findings:#?}");
+    assert_eq!((&findings[0]["rank"], &findings[0]["repeat"]), (&0.into(), &"transient".into()));
 }
 
 #[test]
@@ -346,7 +367,8 @@ fn a_profile_has_the_products_of_the_processor_and_changes_no_loss() {
         let [plain, profiled, processor] = [(); 3].map(|()| Folder::new());
         let cuda = ["--device", "cuda", "--steps", "3"];
         train(&plain, workload, &cuda).expect(0);
-        let flags = [&cuda[..], &["--profile-step", "2"]].concat();
+        let profile = ["--profile-step", "2", "--set", "telemetry.matmul_probe=24ms"];
+        let flags = [&cuda[..], &profile].concat();
         let found = train(&profiled, workload, &flags).expect(0).stdout;
         assert_eq!(plain.losses(), profiled.losses());
         let exact = train(&processor, workload, &["--steps", "3", "--profile-step", "2"]);

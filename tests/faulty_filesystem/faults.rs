@@ -37,6 +37,8 @@ pub(crate) enum Effect {
     /// waits for the answer.
     #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "runs hang, and need ranks"))]
     Hang(Duration),
+    /// Success after so long.
+    Slow(Duration),
 }
 
 /// Calls that have an effect.
@@ -56,6 +58,7 @@ pub(crate) enum Fault {
 pub(crate) struct Faults {
     fault: Option<Fault>,
     changes: usize,
+    hits: usize,
     last_hit: Option<String>,
 }
 
@@ -68,6 +71,11 @@ impl Faults {
     /// Changes since the fault was set.
     pub(crate) fn changes(&self) -> usize {
         self.changes
+    }
+
+    /// Calls with an effect since the fault was set.
+    pub(crate) fn hits(&self) -> usize {
+        self.hits
     }
 
     /// The last call that had an effect.
@@ -89,6 +97,7 @@ impl Faults {
             }
         };
         is_hit.then(|| {
+            self.hits += 1;
             self.last_hit = Some(format!("{operation:?} of {}", name.display()));
             effect
         })

@@ -1,11 +1,12 @@
-//! Checkpoints on a file system that fails, hangs, and loses what was not synced. It is a FUSE
-//! mount, which needs `/dev/fuse` and root.
+//! Checkpoints on a file system that fails, hangs, is slow, and loses what was not synced. It is a
+//! FUSE mount, which needs `/dev/fuse` and root.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod disk;
 mod errors;
 mod faults;
+mod gap;
 #[cfg(feature = "mpi")]
 mod hangs;
 mod mount;

@@ -36,6 +36,26 @@ struct Shared(Arc<Mutex<State>>);
 struct State {
     disk: Disk,
     faults: Faults,
+    pace: Pace,
+}
+
+/// Calls of a slow disk, one after the other. A late wake-up does not make the next call late.
+#[derive(Debug, Default)]
+struct Pace {
+    end: Option<Instant>,
+}
+
+impl Pace {
+    /// Latest wake-up, also on a busy machine.
+    const LATE_MAX: Duration = Duration::from_millis(50);
+
+    fn wait(&mut self, time: Duration) {
+        let now = Instant::now();
+        let before = self.end.filter(|end| now.saturating_duration_since(*end) < Self::LATE_MAX);
+        let end = before.unwrap_or(now) + time;
+        std::thread::sleep(end.saturating_duration_since(now));
+        self.end = Some(end);
+    }
 }
 
 impl Shared {
@@ -46,7 +66,7 @@ impl Shared {
 
 impl Mounted {
     pub(crate) fn new() -> Self {
-        let state = State { disk: Disk::new(), faults: Faults::default() };
+        let state = State { disk: Disk::new(), faults: Faults::default(), pace: Pace::default() };
         let state = Shared(Arc::new(Mutex::new(state)));
         let mut mounted = Self { folder: tempfile::tempdir().unwrap(), state, session: None };
         mounted.mount();
@@ -76,6 +96,11 @@ impl Mounted {
     /// Changes since the fault was set.
     pub(crate) fn changes(&self) -> usize {
         self.state.lock().faults.changes()
+    }
+
+    /// Calls with an effect since the fault was set.
+    pub(crate) fn hits(&self) -> usize {
+        self.state.lock().faults.hits()
     }
 
     /// The last call that had an effect.
@@ -159,6 +184,7 @@ macro_rules! unless_faulty {
         match $state.faults.of(Operation::$operation, &name) {
             None => {}
             Some(Effect::Error(errno)) => return $reply.error(errno),
+            Some(Effect::Slow(time)) => $state.pace.wait(time),
             Some(Effect::Hang(time)) => {
                 std::thread::spawn(move || {
                     std::thread::sleep(time);

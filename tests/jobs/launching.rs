@@ -11,7 +11,8 @@ use support::{Finished, Folder, finish, supervise, text};
 
 fn train(folder: &Folder, flags: &[&str], train: &[&str]) -> Command {
     let folder = folder.text();
-    supervise(flags, &[&["train", "--out", &folder, "--threads", "1"], train].concat())
+    let settings = ["--threads", "1", "--set", "telemetry.matmul_probe=0s"];
+    supervise(flags, &[&["train", "--out", &folder], &settings[..], train].concat())
 }
 
 fn launched(command: Command) -> Finished {

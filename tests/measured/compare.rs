@@ -40,8 +40,8 @@ fn in_turn_until_clear(folder: &Folder, part: &str, added: &str) -> (i32, Value)
         let is_named = comparison["attribution"]["ranks"] != Value::Array(vec![]);
         *code != 11 && is_worse && is_named
     };
-    let shorter = [5, 10].into_iter().map(compared).find(is_clear);
-    shorter.unwrap_or_else(|| compared(20))
+    let shorter = [4, 8].into_iter().map(compared).find(is_clear);
+    shorter.unwrap_or_else(|| compared(16))
 }
 
 /// The metric of a comparison.
@@ -55,7 +55,7 @@ fn a_slow_rank_is_found_by_runs_in_turn() {
     let _machine = alone();
     for (part, kind) in [("compute", "compute"), ("data", "data")] {
         let folder = Folder::new();
-        let slow = format!("--inject slow-{part}@rank=1,percent=100");
+        let slow = format!("--inject slow-{part}@rank=1,percent=200");
         let (code, comparison) = in_turn_until_clear(&folder, part, &slow);
         assert_eq!(code, 10, "{comparison:#}");
         assert_eq!(comparison["method"], "pairs");

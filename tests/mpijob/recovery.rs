@@ -58,6 +58,20 @@ fn a_spare_worker_takes_the_place_of_one_that_is_cut_off() {
     expect_recovery(job, [1, 2]);
 }
 
+/// The first fault of a rank is repaired; the second one ends the attempt.
+#[test]
+#[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
+fn a_spare_worker_takes_the_place_of_one_that_computes_wrong() {
+    let mut job = Job::new(3);
+    job.start_workers(&WORKER);
+    let first = ["--inject", "flip@step=31,rank=1,where=gradient"];
+    let second = ["--inject", "flip@step=32,rank=1,where=gradient"];
+    let always = ["--set", "sdc.recompute_every_steps=1"];
+    let train = [first, second, always].concat();
+    job.start_launcher(&launch(&["--restarts", "1"], &train));
+    expect_recovery(job, [0, 2]);
+}
+
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn a_spare_worker_takes_the_place_of_one_with_a_slow_rank() {

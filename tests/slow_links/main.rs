@@ -1,10 +1,12 @@
-//! `yardstick comm` on emulated nodes, with one slow link, or all links of one node slow. Needs
-//! root, and Debian's iproute2.
+//! `yardstick comm` on emulated nodes, with one slow link, or all links of one node slow; and the
+//! gap of a step by a slow link, or a quota of CPU time. Needs root, and Debian's iproute2.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod gap;
 mod links_down;
 mod nodes;
+mod quota;
 
 use nodes::Nodes;
 use serde_json::{Value, json};

@@ -10,20 +10,26 @@ use support::launcher;
 #[derive(Debug)]
 pub(crate) struct Nodes {
     count: usize,
+    bits_per_second: u64,
     folder: tempfile::TempDir,
 }
 
 /// Send rate of a node, unless a link is throttled: low enough that it is the bottleneck, and not
 /// the two cores, which other programs use too.
-const RATE: &str = "48mbit";
+const RATE_BITS: u64 = 48_000_000;
 
 /// A throttled link: a quarter.
-const SLOW_RATE: &str = "12mbit";
+pub(crate) const SLOW_RATE_BITS: u64 = 12_000_000;
 
 impl Nodes {
     /// Connects so many nodes, with alike links.
     pub(crate) fn new(count: usize) -> Self {
-        let nodes = Self { count, folder: tempfile::tempdir().unwrap() };
+        Self::with_rate(count, RATE_BITS)
+    }
+
+    /// Connects nodes that send so many bits per second.
+    pub(crate) fn with_rate(count: usize, bits_per_second: u64) -> Self {
+        let nodes = Self { count, bits_per_second, folder: tempfile::tempdir().unwrap() };
         nodes.write_agent();
         let switch = nodes.switch();
         ip(&["netns", "add", &switch]);
@@ -46,13 +52,13 @@ impl Nodes {
         ip(&["-n", &name, "link", "set", "link0", "up"]);
         let root = ["qdisc", "add", "dev", "link0", "root", "handle", "1:"];
         self.tc(node, &[&root[..], &["htb", "default", "99"]].concat());
-        self.tc(node, &class("1:99", RATE));
+        self.add_class(node, "1:99", self.bits_per_second);
     }
 
     /// Slows down traffic from one node to another; not that of the other direction.
     pub(crate) fn throttle(&self, from: usize, to: usize) {
         let (class_id, address) = (format!("1:{}", to + 1), address(to));
-        self.tc(from, &class(&class_id, SLOW_RATE));
+        self.add_class(from, &class_id, SLOW_RATE_BITS);
         let filter = ["filter", "add", "dev", "link0", "parent", "1:", "protocol", "ip", "u32"];
         let is_to = ["match", "ip", "dst", &address, "flowid", &class_id];
         self.tc(from, &[&filter[..], &is_to].concat());
@@ -110,6 +116,14 @@ impl Nodes {
         self.folder.path().join("agent")
     }
 
+    /// Adds a share of the adapter of a node, which sends at most so fast.
+    fn add_class(&self, node: usize, id: &str, bits_per_second: u64) {
+        let rate = bits_per_second.to_string();
+        let share = ["class", "add", "dev", "link0", "parent", "1:", "classid", id];
+        let limit = ["htb", "rate", &rate, "burst", "32k", "quantum", "3000"];
+        self.tc(node, &[&share[..], &limit].concat());
+    }
+
     fn tc(&self, node: usize, arguments: &[&str]) {
         let enter = ["netns", "exec", &self.namespace(node), "tc"];
         ip(&[&enter[..], arguments].concat());
@@ -152,14 +166,6 @@ fn address(node: usize) -> String {
 
 fn port(node: usize) -> String {
     format!("port{node}")
-}
-
-/// Returns the arguments that add a share of an adapter that sends at most so fast.
-fn class<'a>(id: &'a str, rate: &'a str) -> [&'a str; 15] {
-    [
-        "class", "add", "dev", "link0", "parent", "1:", "classid", id, "htb", "rate", rate,
-        "burst", "32k", "quantum", "3000",
-    ]
 }
 
 fn ip(arguments: &[&str]) {

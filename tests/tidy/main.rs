@@ -1,5 +1,6 @@
 //! Checks rules that no other tool checks: lines, headers, listed skips, paths in documents, arrows
-//! between crates and circles of folders; and scripts that judge tests, or name programs.
+//! between crates and circles of folders, errors to plant; and scripts that judge tests, or name
+//! programs.
 //!
 //! Every rule is a function that returns violations as `path:line: text`, and has a test that shows
 //! it a bad sample. All violations are reported at once.
@@ -8,6 +9,7 @@ mod arrows;
 mod files;
 mod gpu_check;
 mod gpu_programs;
+mod mutants;
 mod paths;
 mod scripts;
 mod skips;
@@ -20,6 +22,7 @@ fn violations(files: &[File]) -> Vec<String> {
     found.extend(skips::violations(files));
     found.extend(paths::violations(files));
     found.extend(arrows::violations(files));
+    found.extend(mutants::violations(files));
     found
 }
 

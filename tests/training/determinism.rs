@@ -13,7 +13,8 @@ fn train(ranks: usize, flags: &[&str]) -> Folder {
 
 fn train_for(steps: &str, ranks: usize, flags: &[&str]) -> Folder {
     let folder = Folder::new();
-    folder.train_on(ranks, &[&["--steps", steps, "--threads", "1"], flags].concat()).expect(0);
+    let settings = ["--steps", steps, "--threads", "1", "--set", "telemetry.matmul_probe=0s"];
+    folder.train_on(ranks, &[&settings[..], flags].concat()).expect(0);
     folder
 }
 
@@ -46,7 +47,7 @@ fn largest_difference(ours: &[LossBits], theirs: &[LossBits]) -> f64 {
 
 #[test]
 fn a_second_run_that_saves_and_evaluates_is_bit_identical() {
-    for variant in Variant::all() {
+    for variant in Variant::corners() {
         let both = ["--checkpoint-every", "4steps", "--eval-every", "5"];
         let folder = train_variant(2, variant, &both);
         // One that is due while another is being written is skipped.

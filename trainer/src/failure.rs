@@ -282,6 +282,7 @@ mod tests {
             tolerance_nats: 0.01,
             steps: vec![5],
             losses: vec![5.0],
+            exact: Vec::new(),
         };
         let miss = GoldenWatch::new(golden).observe(5, 9.0, [5.1, 12.9].into_iter()).unwrap_err();
         let failure = Failure::from(miss);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Failpoint, Failpoints};
 
+use crate::bit_flip::{BitFlip, Computation, FlipKind, FlippedValue};
 use crate::failure::{Failure, Outcome};
 
 /// Kind of fault.
@@ -22,6 +23,8 @@ enum Fault {
     NonFinite,
     /// One weight becomes huge, as if a bit of its exponent flipped.
     Corrupt,
+    /// Bits of a value flip.
+    Flip(FlipKind),
     /// The process sleeps for an hour, like one on a node that hangs.
     Hang,
     /// The process is stopped as a whole, with all of its threads.
@@ -79,14 +82,17 @@ impl FromStr for Injection {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F]\
-                        [,attempt=N|every], or slow-compute|slow-data|slow-communication|\
-                        slow-checkpoint@rank=R,percent=P[,step=S][,attempt=N|every]";
+                        [,attempt=N|every], flip@step=S,rank=R,where=gradient|input|weights|\
+                        reduction|moments[,bits=N][,every=N], or slow-compute|slow-data|\
+                        slow-communication|slow-checkpoint@rank=R,percent=P[,step=S]\
+                        [,attempt=N|every]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
-        let fault = match fault {
+        let mut fault = match fault {
             "kill" => Fault::Kill,
             "nan" => Fault::NonFinite,
             "corrupt" => Fault::Corrupt,
+            "flip" => Fault::Flip(FlipKind::default()),
             "hang" => Fault::Hang,
             "freeze" => Fault::Freeze,
             "slow" => Fault::Slow,
@@ -101,6 +107,7 @@ impl FromStr for Injection {
         let mut rank = 0;
         let mut percent = None;
         let mut failpoint = None;
+        let mut is_located = false;
         let is_slow_part = matches!(fault, Fault::SlowPart(_));
         let mut attempts = if is_slow_part { Attempts::Every } else { Attempts::Only(1) };
         for field in rest.split(',') {
@@ -116,6 +123,13 @@ impl FromStr for Injection {
                     attempts = Attempts::Only(attempt.ok_or_else(bad)?);
                 }
                 "percent" => percent = Some(number()? as u32),
+                "where" | "bits" | "every" => {
+                    let Fault::Flip(flip) = &mut fault else {
+                        return Err(error(format!("{key} is of flips")));
+                    };
+                    flip.set(key, value).ok_or_else(|| error(format!("bad {field}")))?;
+                    is_located |= key == "where";
+                }
                 "failpoint" => {
                     let bad = |_| error(format!("bad failpoint={value}"));
                     failpoint = Some(value.parse().map_err(bad)?);
@@ -126,6 +140,9 @@ impl FromStr for Injection {
         let step = step.or(is_slow_part.then_some(1)).ok_or_else(|| error("no step".into()))?;
         if is_slow_part != percent.is_some() || (is_slow_part && failpoint.is_some()) {
             return Err(error("percent is of slow parts, and a failpoint is not".into()));
+        }
+        if matches!(fault, Fault::Flip(_)) && (!is_located || failpoint.is_some()) {
+            return Err(error("a flip needs where, and has no failpoint".into()));
         }
         let percent = percent.unwrap_or(0);
         let text = text.to_owned();
@@ -140,6 +157,21 @@ pub(crate) fn of_attempt(injections: &[Injection], attempt: u32) -> Vec<String> 
 }
 
 impl Injection {
+    /// Returns whether it changes weights or moments before a step.
+    fn changes_state(&self) -> bool {
+        use FlippedValue::{Moments, Weights};
+        match self.fault {
+            Fault::Corrupt => true,
+            Fault::Flip(kind) => matches!(kind.value, Weights | Moments),
+            _ => false,
+        }
+    }
+
+    /// Returns whether it happens again and again.
+    fn recurs(&self) -> bool {
+        matches!(self.fault, Fault::Flip(FlipKind { every: Some(_), .. }))
+    }
+
     fn is_of(&self, attempt: u32) -> bool {
         self.attempts == Attempts::Every || self.attempts == Attempts::Only(attempt)
     }
@@ -172,6 +204,7 @@ pub(crate) fn skipped(
         let why = match attempts {
             Attempts::Only(only) if *only != attempt => format!("it is of attempt {only}"),
             _ if *step > completed_steps || matches!(fault, Fault::SlowPart(_)) => return None,
+            _ if injection.recurs() => return None,
             _ => format!("step {step} was completed before"),
         };
         Some(format!("--inject on rank {rank}: no effect, {why}"))
@@ -182,8 +215,8 @@ pub(crate) fn skipped(
 #[derive(Debug, Clone, Default)]
 pub struct Injector {
     injections: Vec<Injection>,
-    /// Steps in which a rank, this one or another, corrupts a weight.
-    corruptions: Vec<u64>,
+    /// Faults of any rank that change weights or moments.
+    corruptions: Vec<Injection>,
     step: u64,
     times: Arc<Times>,
 }
@@ -207,21 +240,23 @@ impl Injector {
     /// Creates an injector of the faults for this rank and attempt.
     pub fn new(injections: &[Injection], rank: usize, attempt: u32) -> Self {
         let of_attempt = || injections.iter().filter(|it| it.is_of(attempt));
-        let corruptions = of_attempt().filter(|it| it.fault == Fault::Corrupt);
+        let corruptions = of_attempt().filter(|it| it.changes_state());
         Self {
             injections: of_attempt().filter(|it| it.rank == rank).cloned().collect(),
-            corruptions: corruptions.map(|it| it.step).collect(),
+            corruptions: corruptions.cloned().collect(),
             ..Self::default()
         }
     }
 
     /// Drops the faults up to a step: after a resume they are not injected again.
     pub fn after(&self, step: u64) -> Self {
-        let later = self.injections.iter().filter(|injection| injection.step > step).cloned();
-        let corruptions = self.corruptions.iter().copied().filter(|&later| later > step);
+        let later = |all: &[Injection]| -> Vec<Injection> {
+            let is_left = |it: &&Injection| it.step > step || it.recurs();
+            all.iter().filter(is_left).cloned().collect()
+        };
         Self {
-            injections: later.collect(),
-            corruptions: corruptions.collect(),
+            injections: later(&self.injections),
+            corruptions: later(&self.corruptions),
             step,
             ..Self::default()
         }
@@ -289,14 +324,32 @@ impl Injector {
         }
     }
 
-    /// Returns whether any rank corrupts a weight in this step. The same on all ranks.
+    /// Returns whether any rank changes weights or moments in this step. The same on all ranks.
     pub(crate) fn any_rank_corrupts(&self) -> bool {
-        self.corruptions.contains(&self.step)
+        self.corruptions.iter().any(|it| match it.fault {
+            Fault::Flip(kind) => kind.is_due(it.step, self.step, Computation::First),
+            _ => it.step == self.step,
+        })
     }
 
     /// Returns whether to corrupt a weight in this step.
     pub(crate) fn corrupts(&self) -> bool {
         self.is_due(Fault::Corrupt)
+    }
+
+    /// Returns the flips of a kind of value that are due in a computation of this step.
+    pub(crate) fn flips(
+        &self,
+        value: FlippedValue,
+        computation: Computation,
+    ) -> impl Iterator<Item = BitFlip> {
+        self.injections.iter().filter_map(move |injection| {
+            let Fault::Flip(kind) = injection.fault else { return None };
+            // A fault that recurs is in the self-test too, before the first step.
+            let step = self.step.max(1);
+            let is_due = kind.value == value && kind.is_due(injection.step, step, computation);
+            is_due.then(|| BitFlip::new(kind, &injection.text))
+        })
     }
 
     fn is_due(&self, fault: Fault) -> bool {
@@ -329,7 +382,7 @@ impl Fault {
             Self::Freeze => signal_self(rustix::process::Signal::STOP),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
             Self::Stop => launch::signals::raise_sigterm().expect("a process may signal itself"),
-            Self::NonFinite | Self::Corrupt | Self::SlowPart(_) => {}
+            Self::NonFinite | Self::Corrupt | Self::Flip(_) | Self::SlowPart(_) => {}
         }
     }
 }
@@ -370,7 +423,15 @@ mod tests {
             "kill@step=1,percent=5",
             "slow-data@percent=5,failpoint=mid-shard",
         ];
-        for text in bad.into_iter().chain(bad_parts) {
+        let bad_flips = [
+            "flip@step=1",
+            "flip@step=1,where=nowhere",
+            "flip@step=1,where=input,bits=0",
+            "flip@step=1,where=input,bits=33",
+            "flip@step=1,where=input,failpoint=mid-shard",
+            "kill@step=1,where=input",
+        ];
+        for text in bad.into_iter().chain(bad_parts).chain(bad_flips) {
             assert!(text.parse::<Injection>().unwrap_err().contains("expected kill"), "{text}");
         }
     }

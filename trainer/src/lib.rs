@@ -3,6 +3,7 @@
 //! One [`step::Trainer`] is one rank. It communicates with other ranks through
 //! [`collectives::Collective`], computes with [`models`], and saves its state with [`checkpoint`].
 
+mod bit_flip;
 pub mod checkpoints;
 pub mod comm;
 pub mod config;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use collectives::{Collective, GridPlan, GroupPlan, Operation, Settled, Single};
 use record::MeshPlace;
+use record::text::list;
 
 use crate::config::{ParallelConfig, Sharded};
 use crate::failure::{Failure, Outcome};
@@ -39,7 +40,9 @@ impl MeshShape {
             (0, 0) => None,
             (0, shard) => rest(shard).map(|data| Self { data, shard }),
             (data, 0) => rest(data).map(|shard| Self { data, shard }),
-            (data, shard) => (data * shard == world).then_some(Self { data, shard }),
+            (data, shard) => {
+                (data.checked_mul(shard) == Some(world)).then_some(Self { data, shard })
+            }
         };
         shape.ok_or_else(|| {
             let ParallelConfig { data, shard, .. } = config;
@@ -71,6 +74,37 @@ impl Placed {
         let mut ranks: Vec<usize> = (0..node_of_rank.len()).collect();
         ranks.sort_by_key(|&rank| node_of_rank[rank]);
         Self { groups: ranks.chunks(shape.shard).map(<[usize]>::to_vec).collect() }
+    }
+
+    /// Describes the shard groups whose ranks, on these nodes, are on several, although one node
+    /// has enough for a group: their sums and gathers cross the network, and all groups wait for
+    /// them. `None` if there are none, as where groups are larger than every node.
+    pub(crate) fn spanning(&self, node_of_rank: &[usize]) -> Option<String> {
+        let mut nodes = node_of_rank.to_vec();
+        nodes.sort_unstable();
+        let largest = nodes.chunk_by(|a, b| a == b).map(<[_]>::len).max()?;
+        let shard = self.groups.first()?.len();
+        if shard > largest {
+            return None;
+        }
+        let is_spanning = |ranks: &[usize]| {
+            ranks.iter().any(|&rank| node_of_rank[rank] != node_of_rank[ranks[0]])
+        };
+        let spanning = self.groups.iter().enumerate().filter(|(_, ranks)| is_spanning(ranks));
+        let groups = spanning.map(|(data, ranks)| {
+            let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+            format!("{data} (ranks {})", list(&ranks))
+        });
+        let groups: Vec<String> = groups.collect();
+        let noun = if groups.len() == 1 { "group" } else { "groups" };
+        (!groups.is_empty()).then(|| {
+            format!(
+                "shard {noun} {}: on several nodes, although a node of {largest} ranks has room \
+                 for one of {shard}: its sums and gathers cross the network; parallel.shard that \
+                 divides the number of ranks of every node keeps groups inside nodes",
+                list(&groups)
+            )
+        })
     }
 
     /// Returns the place of a rank.
@@ -215,10 +249,8 @@ impl<'world> Dimensions<'world> {
 
     /// Blocks until the device, if one computes, has completed all operations of all groups.
     pub(crate) fn settle(&self, report: &mut dyn FnMut(Settled)) -> Result<(), collectives::Error> {
-        for group in [self.owners, self.shard, self.data] {
-            group.collective.settle(group.timeout, report)?;
-        }
-        Ok(())
+        // Any end settles the operations of all groups: they share the queue of the device.
+        self.owners.collective.settle(self.owners.timeout, report)
     }
 }
 
@@ -240,6 +272,9 @@ mod tests {
             let text = shape(data, shard, 6).unwrap_err();
             assert!(text.contains("expected a product of 6"), "{text}");
         }
+        // Their product wraps to 4.
+        let text = shape(usize::MAX / 4 + 2, 4, 4).unwrap_err();
+        assert!(text.contains("expected a product of 4"), "{text}");
     }
 
     #[test]
@@ -249,5 +284,28 @@ mod tests {
         let found = [0, 1, 2, 3, 4].map(|rank| placed.place(rank));
         assert_eq!(found, [at(0, 0), at(1, 0), at(0, 1), at(1, 1), None]);
         assert_eq!(placed.place(3).unwrap().to_string(), "data 1, shard 1");
+    }
+
+    /// Returns the description of spanning groups where nodes have so many ranks.
+    fn spanning(shard: usize, ranks_of_nodes: &[usize]) -> Option<String> {
+        let ranks_of = |(node, &ranks): (usize, &usize)| std::iter::repeat_n(node, ranks);
+        let nodes: Vec<usize> = ranks_of_nodes.iter().enumerate().flat_map(ranks_of).collect();
+        let shape = MeshShape { data: nodes.len() / shard, shard };
+        Placed::new(shape, &nodes).spanning(&nodes)
+    }
+
+    #[test]
+    fn shard_groups_that_span_nodes_although_they_fit_one_are_named() {
+        let text = spanning(4, &[3, 5]).unwrap();
+        assert!(text.starts_with("shard group 0 (ranks 0, 1, 2, 3): "), "{text}");
+        assert!(text.contains("a node of 5 ranks has room for one of 4"), "{text}");
+        let text = spanning(4, &[6, 2, 4]).unwrap();
+        assert!(text.starts_with("shard group 1 (ranks 4, 5, 6, 7): "), "{text}");
+        let text = spanning(2, &[3, 4, 1]).unwrap();
+        assert!(text.starts_with("shard groups 1 (ranks 2, 3), 3 (ranks 6, 7): "), "{text}");
+        for (shard, nodes) in [(4, &[4, 4][..]), (2, &[4, 2, 2]), (8, &[4, 4, 4, 4]), (4, &[3; 4])]
+        {
+            assert_eq!(spanning(shard, nodes), None, "{shard}, {nodes:?}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::failure::{Failure, Outcome};
 use record::{ExitCode, WeightsDigest};
 
-/// Tag of messages between two ranks while they save.
+/// Tag of messages between two ranks while they save and restore.
 const TAG: u16 = 15;
 
 /// Access of a rank to all ranks of the run.
@@ -101,14 +101,25 @@ impl Peers for Ranks<'_> {
         self.gather_bytes(payload).map_err(PeersError::new)
     }
 
+    fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<(), PeersError> {
+        let operation = Operation::Broadcast { root };
+        let sent = self.collective.run(Channel::Control, operation, bytes, self.deadline());
+        sent.map(drop).map_err(PeersError::new)
+    }
+
+    fn deadline(&self) -> Instant {
+        Self::deadline(self)
+    }
+
     fn send_receive(
         &self,
         to: usize,
         sent: &mut [u8],
         from: usize,
         received: &mut [u8],
+        deadline: Instant,
     ) -> Result<(), PeersError> {
-        let deadline = self.deadline();
+        let deadline = deadline.min(self.deadline());
         let send = (Operation::Send { to, tag: TAG }, ViewMut::from(&mut *sent));
         let receive = (Operation::Receive { from, tag: TAG }, ViewMut::from(&mut *received));
         let start = |messages| self.collective.run_group(Channel::Control, messages, deadline);
@@ -145,8 +156,40 @@ mod tests {
                         let len = |rank| if number < messages(rank) { 8 } else { 0 };
                         let mut sent = vec![(10 * rank + number) as u8; len(rank)];
                         let mut received = vec![0; len(from)];
-                        Peers::send_receive(&ranks, to, &mut sent, from, &mut received).unwrap();
+                        let deadline = ranks.deadline();
+                        ranks.send_receive(to, &mut sent, from, &mut received, deadline).unwrap();
                         assert_eq!(received, vec![(10 * from + number) as u8; len(from)]);
+                    }
+                });
+            }
+        });
+    }
+
+    /// A rank that does not answer is waited for until the deadline of the round, not for the
+    /// timeout of a message.
+    #[test]
+    fn a_message_ends_at_the_deadline_of_its_round() {
+        let ranks = Threads::group(2);
+        let ranks = Ranks::new(&ranks[0], Duration::from_secs(60));
+        let started = Instant::now();
+        let deadline = started + Duration::from_millis(50);
+        // The network may still access it.
+        let [sent, received] = [(); 2].map(|()| vec![0; 8].leak());
+        let error = ranks.send_receive(1, sent, 1, received, deadline).unwrap_err();
+        assert!(started.elapsed() < Duration::from_secs(30), "{error}");
+    }
+
+    #[test]
+    fn a_broadcast_reaches_all() {
+        let ranks = Threads::group(3);
+        std::thread::scope(|scope| {
+            for collective in &ranks {
+                scope.spawn(move || {
+                    let ranks = Ranks::new(collective, Duration::from_secs(60));
+                    for root in 0..3 {
+                        let mut bytes = [10 * ranks.rank() as u8; 5];
+                        Peers::broadcast(&ranks, root, &mut bytes).unwrap();
+                        assert_eq!(bytes, [10 * root as u8; 5]);
                     }
                 });
             }

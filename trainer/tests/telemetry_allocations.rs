@@ -73,8 +73,12 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
     };
     let out = BlockingOutput { once: Some(Duration::from_millis(300)) };
     let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
-    let log =
-        StepLogOptions { completed_steps: 0, target_loss: None, golden: None, loss_spike_z: 8.0 };
+    let log = StepLogOptions {
+        completed_steps: 0,
+        target_loss: None,
+        golden: record::golden::Found::Nothing,
+        loss_spike_z: 8.0,
+    };
     telemetry.begin_steps(&log).expect("a file of steps");
     let mut clock = PhaseClock::new();
 

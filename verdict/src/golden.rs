@@ -5,8 +5,8 @@ use std::path::Path;
 use record::Compute;
 
 use crate::error::{Error, Result};
-use record::golden::{Golden, GoldenCheck, GoldenKey, GoldenWatch};
-use record::{Record, read_steps, steps_path};
+use record::golden::{ExactLosses, Found, Golden, GoldenCheck, GoldenKey, GoldenWatch};
+use record::{Record, SumOrder, read_steps, steps_path};
 
 /// Ratio of a tolerance to the largest difference between the runs.
 const TOLERANCE_PER_SPREAD: f64 = 10.0;
@@ -55,10 +55,12 @@ fn is_kept(step: u64) -> bool {
 }
 
 /// Builds the text of a file with the golden losses of one workload from one or more of its runs:
-/// the losses of the first run, with a tolerance that the others are well within.
+/// the losses of the first run, with a tolerance that the others are well within, and the bits of
+/// each order of sums, from runs with the steps of the first.
 ///
 /// # Errors
-/// Exit code 2 when the runs are not of the same workload, device and batch.
+/// Exit code 2 when the runs are not of the same workload, device and batch, or differ in bits
+/// although they add up in the same order.
 pub fn make(runs: &[impl AsRef<Path>]) -> Result<String> {
     let mut golden: Option<Golden> = None;
     let mut spread: f64 = 0.0;
@@ -66,7 +68,7 @@ pub fn make(runs: &[impl AsRef<Path>]) -> Result<String> {
         let run = run.as_ref();
         let record = Record::read(run).map_err(|error| Error::Usage(error.to_string()))?;
         let own = of_run(&record, &losses(run)?);
-        match &golden {
+        match &mut golden {
             None => golden = Some(own),
             Some(first) if first.key() != own.key() => {
                 let shown = run.display();
@@ -87,6 +89,9 @@ pub fn make(runs: &[impl AsRef<Path>]) -> Result<String> {
                 let all = own.steps.iter().zip(&own.losses);
                 let differences = all.filter_map(|(step, loss)| first.difference(*step, *loss));
                 spread = differences.fold(spread, f64::max);
+                if own.steps == first.steps {
+                    add_bits(&mut first.exact, own.exact, run)?;
+                }
             }
         }
     }
@@ -94,6 +99,24 @@ pub fn make(runs: &[impl AsRef<Path>]) -> Result<String> {
     let tolerance = golden.tolerance_nats.max(TOLERANCE_PER_SPREAD * spread);
     golden.tolerance_nats = (tolerance * 1e4).ceil() / 1e4;
     golden.to_file().map_err(Error::Usage)
+}
+
+/// Adds the bits of a run, unless they are known.
+fn add_bits(known: &mut Vec<ExactLosses>, own: Vec<ExactLosses>, run: &Path) -> Result<()> {
+    for exact in own {
+        match known.iter().find(|known| known.order == exact.order) {
+            None => known.push(exact),
+            Some(known) if known.losses == exact.losses => {}
+            Some(_) => {
+                return Err(Error::Usage(format!(
+                    "{}: expected the bits of an earlier run, which adds up in the same order, \
+                     found others",
+                    run.display()
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn of_run(record: &Record, losses: &[StepLoss]) -> Golden {
@@ -109,14 +132,19 @@ fn of_run(record: &Record, losses: &[StepLoss]) -> Golden {
         steps: kept.iter().map(|line| line.step).collect(),
         // Rounded to more digits than any tolerance needs.
         losses: kept.iter().map(|line| (line.loss * 1e7).round() / 1e7).collect(),
+        exact: vec![ExactLosses {
+            losses: kept.iter().map(|line| line.loss).collect(),
+            order: SumOrder::of(record),
+        }],
     }
 }
 
-/// Compares all steps of a run with golden losses; `None` if there are none for it.
+/// Compares all steps of a run with golden losses.
 ///
 /// # Errors
-/// Exit code 2 when the run or the file cannot be read.
-pub fn check(run: &Path, file: Option<&Path>) -> Result<Option<GoldenCheck>> {
+/// Exit code 12 without golden losses that are comparable, 2 when the run or the file cannot be
+/// read.
+pub fn check(run: &Path, file: Option<&Path>) -> Result<GoldenCheck> {
     let record = Record::read(run).map_err(|error| Error::Usage(error.to_string()))?;
     let losses = losses(run)?;
     let key = GoldenKey {
@@ -124,10 +152,16 @@ pub fn check(run: &Path, file: Option<&Path>) -> Result<Option<GoldenCheck>> {
         device: device(&record),
         tokens_per_step: losses[0].tokens,
     };
-    let Some(golden) = Golden::find(file, key)? else { return Ok(None) };
+    let not_comparable =
+        |reason: &str| Error::NotComparable(format!("{}: not comparable: {reason}", run.display()));
+    let golden = match Golden::find(file, &record.workload.name, key)? {
+        Found::Golden(golden) => golden,
+        Found::NotComparable(differing) => return Err(not_comparable(&differing)),
+        Found::Nothing => return Err(not_comparable("there are no golden losses for it")),
+    };
     let mut watch = GoldenWatch::new(golden);
     // A miss is recorded in the check.
     let _ =
         losses.iter().try_for_each(|line| watch.observe(line.step, line.loss, std::iter::empty()));
-    Ok(Some(watch.check()))
+    Ok(watch.check(&SumOrder::of(&record)))
 }

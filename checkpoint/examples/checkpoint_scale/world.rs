@@ -88,8 +88,14 @@ fn inventories(rank: usize, ranks: usize) -> Vec<TierInventory> {
         checkpoint: format!("s{step:09}-a0001-0000000{step}"),
         found: Found::Files { digest: "0".repeat(64), world: ranks, ranks: vec![saved] },
     };
-    let inventory =
-        |tier, copies| TierInventory { tier, copies, rejected: None, flaw: None, refused: None };
+    let inventory = |tier, copies| TierInventory {
+        tier,
+        disk: (tier == 0).then(|| format!("{:036} 64512:{node}", 0)),
+        copies,
+        rejected: None,
+        flaw: None,
+        refused: None,
+    };
     let is_new = rank < lost_ranks(ranks);
     let steps = if is_new { 0 } else { CHECKPOINTS };
     let own = (1..=steps).map(|step| copy(step, of_node.clone())).collect();

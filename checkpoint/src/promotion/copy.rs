@@ -7,14 +7,20 @@ use crate::error::{Error, Result};
 use crate::failpoints::Failpoint;
 use crate::format::index::{ShardEntry, index_file};
 use crate::format::limits::INDEX_BYTES_MAX;
+use crate::format::name::CheckpointName;
 use crate::restore::ShardReader;
 
 impl Worker {
+    /// Returns the saved ranks whose files this process copies.
+    pub(super) fn saved_ranks(&self, name: &CheckpointName) -> Vec<usize> {
+        self.shared.assigned(name).unwrap_or_else(|| vec![self.share.rank])
+    }
+
     /// Copies the files of this process's share that are not on the target. Between shards
     /// `is_current` returns whether to continue.
     pub(super) fn copy_share(&self, source: &Source, is_current: &dyn Fn() -> Outcome) -> Outcome {
         let started = Instant::now();
-        let mut ranks = self.share.saved_ranks(source.manifest.world);
+        let mut ranks = self.saved_ranks(&source.name).into_iter();
         let copied = ranks.try_for_each(|rank| self.copy_rank(source, rank, is_current));
         let seconds = started.elapsed().as_secs_f64();
         self.shared.update(|status| status.seconds += seconds);

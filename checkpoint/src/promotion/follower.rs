@@ -103,6 +103,9 @@ impl Worker {
     fn try_to_follow(&self, name: &CheckpointName) -> Outcome {
         let is_current = || self.check_current(name);
         is_current()?;
+        if self.saved_ranks(name).is_empty() {
+            return Ok(()); // its node may have nothing of it, not even the manifest
+        }
         self.copy_share(&self.source(name)?, &is_current)
     }
 

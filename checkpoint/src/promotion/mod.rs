@@ -11,14 +11,15 @@
 //!          s000012500-a0003-9f2c61ab/r00001.refused     why rank 1 cannot copy its files
 //! ```
 //!
-//! **After a restart** the caller submits the checkpoint that it restored. Rank 0 removes the
-//! indexes that an earlier attempt left. Shards that it left are checked by their digests: good
-//! ones are not sent again, bad ones are replaced. A checkpoint that is committed on the target is
-//! complete if its indexes and the sizes of its files are right; otherwise the wrong files are
-//! replaced. No file on the source records that a promotion is due, because the restore has already
-//! found a checkpoint that all ranks agree on and whose bytes are right, and older ones need no
-//! promotion. A mark in each node's folder could be wrong: after a crash between the commits of two
-//! nodes, their marks would name different checkpoints.
+//! **After a restart** the caller submits the checkpoint that it restored, with an assignment of
+//! its files to the ranks whose disks have them. Rank 0 removes the indexes that an earlier attempt
+//! left. Shards that it left are checked by their digests: good ones are not sent again, bad ones
+//! are replaced. A checkpoint that is committed on the target is complete if its indexes and the
+//! sizes of its files are right; otherwise the wrong files are replaced. No file on the source
+//! records that a promotion is due, because the restore has already found a checkpoint that all
+//! ranks agree on and whose bytes are right, and older ones need no promotion. A mark in each
+//! node's folder could be wrong: after a crash between the commits of two nodes, their marks would
+//! name different checkpoints.
 //!
 //! **Retention on the source** leaves the checkpoint that is being promoted, and the newest that
 //! waits; so each route may keep two checkpoints more there. Without that, an uplink slower than
@@ -29,6 +30,7 @@
 //! for [`PromoterOptions::stall_timeout`], or when the target fails while a newer checkpoint waits.
 
 mod announcement;
+mod assignment;
 mod bandwidth;
 mod copy;
 mod follower;
@@ -48,6 +50,7 @@ use crate::failpoints::Failpoints;
 use crate::retention::Held;
 use crate::store::Store;
 
+pub use assignment::{Holding, assign};
 use bandwidth::Bandwidth;
 use state::Shared;
 use worker::Worker;
@@ -68,9 +71,8 @@ pub struct Route {
     pub keep: usize,
 }
 
-/// Process among those that promote. It copies the files of each saved rank `r` with
-/// `r % world == rank`: its own in the world that saved them, and after a restart with fewer ranks,
-/// files of other ranks too.
+/// Process among those that promote. It copies the files of its own rank, and of a checkpoint that
+/// was restored those that it was [assigned](Promoter::submit_restored).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// Rank of this process. Rank 0 leads.
@@ -194,8 +196,8 @@ impl Promoter {
     }
 
     /// Promotes a committed checkpoint on one of the routes, by its position; never blocks. An
-    /// older one that still waits is dropped. For every rank, after a save, and after a restart
-    /// with the checkpoint that was restored; each checkpoint once in an attempt.
+    /// older one that still waits is dropped. For every rank, after a save; each checkpoint once in
+    /// an attempt.
     ///
     /// # Errors
     /// [`NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint.
@@ -207,6 +209,26 @@ impl Promoter {
         let held = Held::new(from, from.parse_name(checkpoint)?);
         shared.submit(held, self.share.is_leader());
         Ok(())
+    }
+
+    /// Promotes a checkpoint that this attempt has not saved, as [`Promoter::submit`] does. This
+    /// process copies the files of these saved ranks, as [`assign`] returns them. At most one
+    /// checkpoint on a route.
+    ///
+    /// # Errors
+    /// As [`Promoter::submit`].
+    ///
+    /// # Panics
+    /// When there is no such route.
+    pub fn submit_restored(
+        &self,
+        checkpoint: &str,
+        route: usize,
+        saved_ranks: Vec<usize>,
+    ) -> Result<()> {
+        let Running { from, shared, .. } = &self.routes[route];
+        shared.assign(from.parse_name(checkpoint)?, saved_ranks);
+        self.submit(checkpoint, route)
     }
 
     /// Returns the status of each route; does not block.
@@ -255,22 +277,5 @@ impl Drop for Promoter {
 impl Share {
     fn is_leader(self) -> bool {
         self.rank == 0
-    }
-
-    /// The ranks whose files this process copies, of those that saved a checkpoint.
-    fn saved_ranks(self, world: usize) -> impl Iterator<Item = usize> {
-        (self.rank..world).step_by(self.world)
-    }
-
-    /// Returns whether a store has all files of a checkpoint that this process would copy: after a
-    /// restart, the disk of its node may have those of other ranks.
-    ///
-    /// # Errors
-    /// Errors of reading the checkpoint's manifest, as when it is not committed.
-    pub fn is_in(self, store: &Store, checkpoint: &str) -> Result<bool> {
-        let name = store.parse_name(checkpoint)?;
-        let manifest = store.manifest(&name)?;
-        let here = store.ranks_here(&name, &manifest)?;
-        Ok(self.saved_ranks(manifest.world).all(|rank| here.contains(&rank)))
     }
 }

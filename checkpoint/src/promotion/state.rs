@@ -16,6 +16,8 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Checkpoint that an earlier attempt saved, and the saved ranks whose files are copied here.
+    assigned: Option<Assigned>,
     /// The newest that was submitted and is not begun.
     waiting: Option<Held>,
     /// Checkpoint that was begun last, until it is released.
@@ -25,11 +27,30 @@ struct State {
     is_stopped: bool,
 }
 
+#[derive(Debug)]
+struct Assigned {
+    checkpoint: CheckpointName,
+    saved_ranks: Vec<usize>,
+}
+
 impl Shared {
     pub(super) fn new(tier: &str) -> Self {
         let shared = Self::default();
         shared.update(|status| tier.clone_into(&mut status.tier));
         shared
+    }
+
+    /// Notes whose files of a restored checkpoint are copied here.
+    pub(super) fn assign(&self, checkpoint: CheckpointName, saved_ranks: Vec<usize>) {
+        self.lock().assigned = Some(Assigned { checkpoint, saved_ranks });
+    }
+
+    /// Returns the saved ranks whose files are copied here, of a checkpoint that an earlier attempt
+    /// saved.
+    pub(super) fn assigned(&self, checkpoint: &CheckpointName) -> Option<Vec<usize>> {
+        let state = self.lock();
+        let assigned = state.assigned.as_ref().filter(|it| it.checkpoint == *checkpoint)?;
+        Some(assigned.saved_ranks.clone())
     }
 
     /// Puts a checkpoint into the place of an older one that waits. Where rank 0 chooses, the older

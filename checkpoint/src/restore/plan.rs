@@ -95,7 +95,7 @@ impl CopyRange {
             let len = (end - first) as usize;
             let target = self.target + (first - self.source) as usize;
             let from = (first - start) as usize;
-            parts[self.part].data[target..target + len].copy_from_slice(&bytes[from..from + len]);
+            parts[self.part].data.write(target, &bytes[from..from + len]);
         }
     }
 }

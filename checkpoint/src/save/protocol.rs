@@ -25,7 +25,7 @@ use crate::tensor::TensorBox;
 use crate::tier::Scope;
 use record::files::{IoError, Published};
 
-/// A rank's vote: what it has written, and of what.
+/// Vote of a rank: its files, and the checkpoint and state that they belong to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Written {
     name: String,
@@ -108,7 +108,7 @@ impl Participant<'_> {
         disagreement(&votes).map_or(Ok(votes), Err)
     }
 
-    /// The gather after a round of copies: whether all ranks have come so far.
+    /// Gathers whether the last round of copies is written, and the next one read, on all ranks.
     pub(super) fn agree_on_copies(&self, own: Result<()>, peers: &dyn Peers) -> Result<()> {
         agree(peers, own)?.map(drop).map_err(|abort| self.failed(abort.failures))
     }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::protocol::{Participant, Publication, Written};
 use super::rank_writer;
 use super::request::{Save, SaveReport};
 use super::snapshot::{Frozen, Snapshot};
-use super::staging::Staging;
+use super::staging::{Loan, Staged, Staging};
 use super::writes;
 use crate::error::{Error, Result};
 use crate::failpoints::Failpoints;
@@ -46,14 +47,13 @@ pub struct Saver {
     files: Arc<Files>,
     /// Longest duration of a phase.
     timeout: Duration,
-    /// `None` while a save uses it.
-    staging: Option<Staging>,
+    staging: Staging,
+    /// Store of the save that the staging memory was lent to last.
+    borrower: Arc<Store>,
     /// See [`Saver::with_partner`].
     partner: Option<Partner>,
     in_flight: Option<InFlight>,
-    /// The writer of an earlier save that has not ended in time. It has the staging memory.
-    late: Option<LateWriter>,
-    /// Thread that runs after the last save.
+    /// Thread that runs after the last save, when late threads of it have ended.
     afterwards: Option<JoinHandle<()>>,
 }
 
@@ -65,14 +65,6 @@ struct Files {
     /// The order in which boxes are written.
     order: Arc<[usize]>,
     rank: usize,
-}
-
-/// Writer that is delayed by storage.
-#[derive(Debug)]
-struct LateWriter {
-    thread: Box<dyn Writer>,
-    /// Store that it writes to.
-    store: Arc<Store>,
 }
 
 /// A save, as its threads see it.
@@ -100,7 +92,7 @@ enum Phase {
     /// what it sends in the next one.
     Copying { copier: Started<PartnerCopy>, votes: Vec<Written> },
     /// All ranks have written, rank 0 or every rank commits.
-    Publishing { publisher: Option<Result<JoinHandle<Result<Publication>>>>, written: AllWritten },
+    Publishing { publisher: Option<Started<Publication>>, written: AllWritten },
 }
 
 /// Outcome of a phase.
@@ -119,32 +111,11 @@ struct AllWritten {
     writes: Vec<Duration>,
 }
 
-/// A thread that writes; where it could not begin, the reason.
-type Started<T> = Result<JoinHandle<WriterEnd<T>>>;
+/// Thread of a save; where it could not begin, the reason.
+type Started<T> = Result<JoinHandle<Result<T>>>;
 
-/// Final state of a thread that writes.
-#[derive(Debug)]
-struct WriterEnd<T> {
-    staging: Staging,
-    written: Result<T>,
-}
-
-/// A thread that writes, whatever its result is.
-trait Writer: fmt::Debug + Send {
-    fn is_finished(&self) -> bool;
-    /// Waits for its end, and returns the staging memory; `None` after a panic.
-    fn into_staging(self: Box<Self>) -> Option<Staging>;
-}
-
-impl<T: fmt::Debug> Writer for JoinHandle<WriterEnd<T>> {
-    fn is_finished(&self) -> bool {
-        Self::is_finished(self)
-    }
-
-    fn into_staging(self: Box<Self>) -> Option<Staging> {
-        self.join().ok().map(|end| end.staging)
-    }
-}
+/// Receives the thread that another one has to wait for.
+type Before = Receiver<Option<JoinHandle<()>>>;
 
 impl Saver {
     /// Creates a saver for a rank that saves these boxes each time. `timeout` limits each phase of
@@ -162,12 +133,12 @@ impl Saver {
         boxes.iter().for_each(|tensor| tensor.assert_valid(tensor.size_bytes()));
         let order = rank_writer::order(boxes.iter());
         Self {
+            borrower: Arc::clone(&store),
             files: Arc::new(Files { store, boxes: boxes.into(), order: order.into(), rank }),
             timeout,
-            staging: Some(staging),
+            staging,
             partner: None,
             in_flight: None,
-            late: None,
             afterwards: None,
         }
     }
@@ -211,12 +182,11 @@ impl Saver {
         let job = Arc::new(Job { files: Arc::clone(&self.files), request, failpoints });
         let snapshot = Snapshot::new();
         let started = Instant::now();
-        let writer = self.staging().and_then(|staging| {
+        let writer = self.lend().and_then(|staging| {
             let job = Arc::clone(&job);
             let snapshot = snapshot.clone();
-            let before = self.afterwards.take();
-            let write = move || job.write(state, veto, &snapshot, staging, before);
-            Ok(threads::spawn("writer", write)?)
+            let write = move |before| job.write(state, veto, &snapshot, staging, before);
+            self.spawn_after("writer", write)
         });
         if writer.is_err() {
             snapshot.end();
@@ -296,12 +266,13 @@ impl Saver {
 
     /// Runs something in the background. The next save waits for it before it writes.
     pub fn then(&mut self, work: Afterwards) {
-        let before = self.afterwards.take();
-        let thread = threads::spawn("afterwards", move || {
-            before.map(JoinHandle::join);
+        let work = move |before| {
+            await_end(before);
             work();
-        });
-        self.afterwards = thread.ok();
+        };
+        if let Ok(thread) = self.spawn_after("afterwards", work) {
+            self.afterwards = Some(thread);
+        }
     }
 
     /// Returns whether the work that follows the last save has ended.
@@ -319,31 +290,36 @@ impl Saver {
         self.afterwards = None;
     }
 
-    /// The staging memory, unless an earlier writer still has it.
-    fn staging(&mut self) -> Result<Staging> {
-        if let Some(late) = self.late.take_if(|late| late.thread.is_finished()) {
-            self.staging = late.thread.into_staging();
-        }
-        let store = self.late.as_ref().map_or(&self.files.store, |late| &late.store);
-        let error = self.late("an earlier save's writer", store);
-        self.staging.take().ok_or(error)
+    /// Lends the staging memory, unless a thread of an earlier save still uses it.
+    fn lend(&mut self) -> Result<Loan> {
+        let late = self.late("an earlier save's writer", &self.borrower);
+        let loan = self.staging.lend().ok_or(late)?;
+        self.borrower = Arc::clone(&self.files.store);
+        Ok(loan)
     }
 
-    /// Takes the result of a thread that writes. A late one is left alone.
-    fn writer_end<T: fmt::Debug + Send + 'static>(
+    /// Starts a thread, which gets the one that runs after the last save when it has started: one
+    /// that cannot be started must not lose it.
+    fn spawn_after<T: Send + 'static>(
         &mut self,
-        writer: Started<T>,
-        what: &'static str,
-    ) -> Result<T> {
-        let writer = writer?;
-        if !writer.is_finished() {
-            let store = Arc::clone(&self.files.store);
-            self.late = Some(LateWriter { thread: Box::new(writer), store });
-            return Err(self.late(what, &self.files.store));
+        purpose: &str,
+        work: impl FnOnce(Before) -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>> {
+        let (hand_over, before) = sync_channel(1);
+        let thread = threads::spawn(purpose, move || work(before))?;
+        drop(hand_over.send(self.afterwards.take()));
+        Ok(thread)
+    }
+
+    /// Takes the result of a thread of the save. A late one may still write, or commit: what
+    /// follows the save waits for it, so nothing of the save is removed before.
+    fn end_of<T: Send + 'static>(&mut self, thread: Started<T>, what: &'static str) -> Result<T> {
+        let thread = thread?;
+        if thread.is_finished() {
+            return thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        let end = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        self.staging = Some(end.staging);
-        end.written
+        self.then(Box::new(move || drop(thread.join())));
+        Err(self.late(what, &self.files.store))
     }
 
     /// Ends the phase in which ranks write, with their vote.
@@ -354,7 +330,7 @@ impl Saver {
         snapshot: &Snapshot,
         peers: &dyn Peers,
     ) -> Result<Ended> {
-        let own = self.writer_end(writer, "this rank's writer");
+        let own = self.end_of(writer, "this rank's writer");
         if own.is_err() {
             snapshot.abort(); // nothing reads the rest of it
         }
@@ -362,8 +338,11 @@ impl Saver {
         let votes = participant.vote(own, peers)?;
         Ok(Ended::Phase(match self.partner.filter(|_| job.files.store.scope() == Scope::Node) {
             Some(partner) => {
-                let copy = PartnerCopy::new(partner, &participant, &votes);
-                Phase::Copying { copier: self.start_copying(job, copy), votes }
+                let copier = self.lend().and_then(|staging| {
+                    let copy = PartnerCopy::new(partner, &participant, &votes, staging);
+                    start_copying(job, copy)
+                });
+                Phase::Copying { copier, votes }
             }
             None => start_publishing(job, votes),
         }))
@@ -377,51 +356,32 @@ impl Saver {
         votes: Vec<Written>,
         peers: &dyn Peers,
     ) -> Result<Ended> {
-        let (copy, own) = match self.writer_end(copier, "the copy of another rank's files") {
+        let (copy, own) = match self.end_of(copier, "the copy of another rank's files") {
             Ok(copy) => (Some(copy), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let agreed = job.participant().agree_on_copies(own, peers);
-        let (Some(mut copy), Some(staging)) = (copy, &mut self.staging) else {
-            return Err(agreed.expect_err("this rank has failed"));
-        };
-        if let Err(error) = agreed {
-            copy.release(staging);
-            return Err(error);
-        }
+        job.participant().agree_on_copies(own, peers)?;
+        let copy = copy.expect("a failure fails the save on all ranks");
         Ok(Ended::Phase(if copy.is_exchanged() {
             start_publishing(job, votes)
         } else {
-            let copy = copy.exchange(staging, peers)?;
-            Phase::Copying { copier: self.start_copying(job, copy), votes }
+            let copy = copy.exchange(peers, Instant::now() + self.timeout)?;
+            Phase::Copying { copier: start_copying(job, copy), votes }
         }))
-    }
-
-    /// Starts the work between two rounds.
-    fn start_copying(&mut self, job: &Arc<Job>, mut copy: PartnerCopy) -> Started<PartnerCopy> {
-        let mut staging = self.staging()?;
-        let job = Arc::clone(job);
-        let work = move || {
-            let worked = copy.work(&job.participant(), &mut staging);
-            if worked.is_err() {
-                copy.release(&staging);
-            }
-            WriterEnd { staging, written: worked.map(|()| copy) }
-        };
-        Ok(threads::spawn("partner copy", work)?)
     }
 
     /// Ends the save.
     fn end_publishing(
         &mut self,
         job: &Job,
-        publisher: Option<Result<JoinHandle<Result<Publication>>>>,
+        publisher: Option<Started<Publication>>,
         written: AllWritten,
         started: Instant,
         peers: &dyn Peers,
     ) -> Result<Ended> {
         let participant = job.participant();
-        let own = self.publisher_end(publisher);
+        let own = publisher
+            .map_or(Ok(Publication::default()), |publisher| self.end_of(publisher, "the manifest"));
         let publication = participant.settle(own, peers)?;
         Ok(Ended::Save(SaveReport {
             checkpoint: participant.checkpoint(),
@@ -432,21 +392,6 @@ impl Saver {
             commit: started.elapsed(),
             warnings: publication.warnings,
         }))
-    }
-
-    /// Takes the result of this rank's publisher. A late one may still commit: nothing of its save
-    /// is removed before it has ended.
-    fn publisher_end(
-        &mut self,
-        publisher: Option<Result<JoinHandle<Result<Publication>>>>,
-    ) -> Result<Publication> {
-        let Some(publisher) = publisher else { return Ok(Publication::default()) };
-        let publisher = publisher?;
-        if publisher.is_finished() {
-            return publisher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        }
-        self.then(Box::new(move || drop(publisher.join())));
-        Err(self.late("the manifest", &self.files.store))
     }
 
     fn late(&self, what: &'static str, store: &Store) -> Error {
@@ -463,6 +408,13 @@ impl Saver {
     }
 }
 
+/// Starts the work between two rounds of copies.
+fn start_copying(job: &Arc<Job>, mut copy: PartnerCopy) -> Started<PartnerCopy> {
+    let job = Arc::clone(job);
+    let work = move || copy.work(&job.participant()).map(|()| copy);
+    Ok(threads::spawn("partner copy", work)?)
+}
+
 /// Starts to publish what all ranks have written.
 fn start_publishing(job: &Arc<Job>, votes: Vec<Written>) -> Phase {
     let written = AllWritten {
@@ -475,6 +427,11 @@ fn start_publishing(job: &Arc<Job>, votes: Vec<Written>) -> Phase {
     let commits = job.participant().commits();
     let publisher = commits.then(|| threads::spawn("publisher", publish).map_err(Error::from));
     Phase::Publishing { publisher, written }
+}
+
+/// Waits for the thread that was handed over.
+fn await_end(before: Before) {
+    before.recv().ok().flatten().map(JoinHandle::join);
 }
 
 /// Returns whether a thread has ended, or could not begin.
@@ -496,31 +453,36 @@ impl Job {
         state: Box<dyn Frozen>,
         veto: Veto,
         snapshot: &Snapshot,
-        mut staging: Staging,
-        before: Option<JoinHandle<()>>,
-    ) -> WriterEnd<Written> {
-        let Files { store, boxes, order, .. } = &*self.files;
-        store.set_at(None); // it waits for what follows the last save
-        let staging_pieces = staging.pieces();
-        let (copier, mut staged) = staging.ring();
+        staging: Loan,
+        before: Before,
+    ) -> Result<Written> {
+        self.files.store.set_at(None); // it waits for what follows the last save
+        let (copier, staged) = staging.ring();
         let written = thread::scope(|scope| {
-            let copy = move || snapshot.copy(state, order, copier);
+            let copy = move || snapshot.copy(state, &self.files.order, copier);
             let copying = threads::spawn_scoped(scope, "snapshot", copy);
-            copying.inspect_err(|_| snapshot.end())?;
-            before.map(JoinHandle::join);
-            let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
-            veto().map_err(Error::Vetoed)?;
-            let mut written = self.participant().write(&boxes, &mut staged)?;
-            written.staging_pieces = staging_pieces;
-            Ok(written)
+            let copying = copying.inspect_err(|_| snapshot.end());
+            await_end(before);
+            let written = copying.map_err(Error::from).and_then(|_| {
+                veto().map_err(Error::Vetoed)?;
+                let mut written = self.write_staged(staged)?;
+                written.staging_pieces = staging.pieces();
+                Ok(written)
+            });
+            snapshot.abort(); // nothing reads the rest of it after a failure
+            written
         });
-        snapshot.abort(); // nothing reads the rest of it after a failure
-        staged.recycle();
-        let written = written.map_err(|error| match (error, snapshot.take_failure()) {
-            (Error::SnapshotAborted, Some(failure)) => Error::Snapshot(failure),
-            (error, _) => error,
-        });
-        WriterEnd { staging, written }
+        match (written, snapshot.take_failure()) {
+            (Err(Error::SnapshotAborted), Some(failure)) => Err(Error::Snapshot(failure)),
+            (written, _) => written,
+        }
+    }
+
+    /// Writes the copy of the state.
+    fn write_staged(&self, mut staged: Staged) -> Result<Written> {
+        let Files { boxes, order, .. } = &*self.files;
+        let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
+        self.participant().write(&boxes, &mut staged)
     }
 }
 

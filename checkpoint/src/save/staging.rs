@@ -1,7 +1,8 @@
 //! Ring of staging memory between the thread that copies a rank's state and the one that writes it.
 
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{Allocator, DeviceBuffer};
@@ -19,69 +20,130 @@ pub(super) const PIECE_BYTES: usize = 4 << 20;
 /// Interval at which a copier that waits for a free piece checks whether the snapshot was aborted.
 const ABORT_POLL: Duration = Duration::from_millis(5);
 
-/// Memory of a fixed size. Nothing is allocated by a save.
+/// Memory of a fixed size, lent to one save at a time. Nothing is allocated by a save.
 #[derive(Debug)]
 pub struct Staging {
-    free: Receiver<DeviceBuffer<u8>>,
-    returned: SyncSender<DeviceBuffer<u8>>,
-    pieces: usize,
+    ring: Arc<Ring>,
 }
 
-/// A piece with the next bytes of the state.
+/// The memory on loan. Returned when this and all [pieces](Piece) are dropped, also by a thread
+/// that ends late, panics or cannot be started.
 #[derive(Debug)]
-pub(super) struct Filled {
-    piece: DeviceBuffer<u8>,
+pub(super) struct Loan {
+    ring: Arc<Ring>,
+}
+
+/// A piece of the memory with bytes in it. Dropped, it is free again.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// `None` only while it is dropped.
+    memory: Option<DeviceBuffer<u8>>,
     len: usize,
+    ring: Arc<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    pieces: usize,
+    free: Mutex<Vec<DeviceBuffer<u8>>>,
+    returned: Condvar,
 }
 
 impl Staging {
     /// Memory for `bytes`, in whole pieces; at least two. State that fits is copied without waiting
     /// for storage.
-    #[allow(clippy::missing_panics_doc, reason = "the receiver is in this function")]
     pub fn new(bytes: u64, allocator: &Allocator) -> Self {
         let pieces = bytes.div_ceil(PIECE_BYTES as u64).max(2) as usize;
-        let (returned, free) = sync_channel(pieces);
-        for _ in 0..pieces {
+        let allocate = |_| {
             let piece = allocator.for_purpose(STAGING).zeros::<u8>(PIECE_BYTES);
             // Written at once: its pages would otherwise be made during a save.
-            let piece = piece.filled(|bytes| bytes.fill(0));
-            returned.send(piece).expect("the receiver is here");
-        }
-        Self { free, returned, pieces }
+            piece.filled(|bytes| bytes.fill(0))
+        };
+        let free = Mutex::new((0..pieces).map(allocate).collect());
+        Self { ring: Arc::new(Ring { pieces, free, returned: Condvar::new() }) }
     }
 
+    /// Lends the memory; `None` while an earlier loan, or a piece of it, is in use.
+    pub(super) fn lend(&mut self) -> Option<Loan> {
+        Arc::get_mut(&mut self.ring)?;
+        Some(Loan { ring: Arc::clone(&self.ring) })
+    }
+}
+
+impl Loan {
     /// Number of pieces.
     pub(super) fn pieces(&self) -> usize {
-        self.pieces
+        self.ring.pieces
     }
 
-    /// Takes a piece out, for other bytes than the state's, while no ring uses them.
+    /// Takes a piece for `len` bytes.
     ///
     /// # Panics
-    /// When all pieces are taken.
-    pub(super) fn take_piece(&mut self) -> DeviceBuffer<u8> {
-        self.free.try_recv().expect("as many pieces as the ring has")
+    /// When no piece is free.
+    pub(super) fn take_piece(&self, len: usize) -> Piece {
+        let memory = self.ring.lock().pop();
+        self.piece(memory.expect("as many pieces as the ring has"), len)
     }
 
-    /// Puts a piece back that was taken out.
-    pub(super) fn put_back(&self, piece: DeviceBuffer<u8>) {
-        self.returned.try_send(piece).expect("the ring has room for all of its pieces");
+    /// Returns both ends of the ring: the state is copied into one, and written from the other.
+    pub(super) fn ring(&self) -> (Copier<'_>, Staged) {
+        let (filled, received) = sync_channel(self.ring.pieces);
+        (Copier { loan: self, filled, current: None }, Staged { received, current: None })
     }
 
-    /// Returns both ends of the ring for one save.
-    pub(super) fn ring(&mut self) -> (Copier<'_>, Staged<'_>) {
-        let (filled, received) = sync_channel(self.pieces);
-        let copier = Copier { free: &mut self.free, filled, current: None };
-        (copier, Staged { received, returned: &self.returned, current: None })
+    /// Waits for a free piece; `None` when the snapshot was aborted.
+    fn await_piece(&self, progress: &Progress) -> Option<Piece> {
+        let mut free = self.ring.lock();
+        while !progress.is_aborted() {
+            if let Some(memory) = free.pop() {
+                return Some(self.piece(memory, 0));
+            }
+            let waited = self.ring.returned.wait_timeout(free, ABORT_POLL);
+            free = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        None
+    }
+
+    fn piece(&self, memory: DeviceBuffer<u8>, len: usize) -> Piece {
+        Piece { memory: Some(memory), len, ring: Arc::clone(&self.ring) }
+    }
+}
+
+impl Piece {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.memory.as_ref().expect("not dropped").host()[..self.len]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory.as_mut().expect("not dropped").host_mut()[..self.len]
+    }
+
+    /// Returns the memory after its bytes, for so many more at most.
+    fn spare(&mut self, bytes: usize) -> &mut [u8] {
+        let end = PIECE_BYTES.min(self.len + bytes);
+        &mut self.memory.as_mut().expect("not dropped").host_mut()[self.len..end]
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.ring.lock().extend(self.memory.take());
+        self.ring.returned.notify_one();
+    }
+}
+
+impl Ring {
+    fn lock(&self) -> MutexGuard<'_, Vec<DeviceBuffer<u8>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Copies bytes into free pieces.
 #[derive(Debug)]
 pub(super) struct Copier<'a> {
-    free: &'a mut Receiver<DeviceBuffer<u8>>,
-    filled: SyncSender<Filled>,
-    current: Option<Filled>,
+    loan: &'a Loan,
+    filled: SyncSender<Piece>,
+    current: Option<Piece>,
 }
 
 impl Copier<'_> {
@@ -95,39 +157,29 @@ impl Copier<'_> {
         let size_bytes = state.size_bytes(index);
         let mut start = 0;
         while start < size_bytes {
-            let Some(filled) = self.piece(progress) else { return Ok(false) };
-            let len = (size_bytes - start).min(PIECE_BYTES - filled.len);
-            state.read(index, start, &mut filled.piece.host_mut()[filled.len..][..len])?;
-            filled.len += len;
+            let piece = match self.current.take() {
+                Some(piece) => piece,
+                None => match self.loan.await_piece(progress) {
+                    Some(piece) => piece,
+                    None => return Ok(false),
+                },
+            };
+            let piece = self.current.insert(piece);
+            let spare = piece.spare(size_bytes - start);
+            let len = spare.len();
+            state.read(index, start, spare)?;
+            piece.len += len;
             start += len;
-            if filled.len == PIECE_BYTES {
+            if piece.len == PIECE_BYTES {
                 self.flush();
             }
         }
         Ok(true)
     }
 
-    /// Hands over the piece that is partly filled. Its receiver is there until all copying ends.
+    /// Hands over the piece that is partly filled; it is not needed where the receiver is gone.
     fn flush(&mut self) {
-        drop(self.current.take().map(|filled| self.filled.send(filled)));
-    }
-
-    /// The piece that is being filled.
-    fn piece(&mut self, progress: &Progress) -> Option<&mut Filled> {
-        if self.current.is_none() {
-            let piece = loop {
-                if progress.is_aborted() {
-                    return None;
-                }
-                match self.free.recv_timeout(ABORT_POLL) {
-                    Ok(piece) => break piece,
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return None,
-                }
-            };
-            self.current = Some(Filled { piece, len: 0 });
-        }
-        self.current.as_mut()
+        drop(self.current.take().map(|piece| self.filled.send(piece)));
     }
 }
 
@@ -139,54 +191,36 @@ impl Drop for Copier<'_> {
 
 /// The pieces in the order in which they were filled. Each is free again when its bytes were taken.
 #[derive(Debug)]
-pub(super) struct Staged<'a> {
-    received: Receiver<Filled>,
-    returned: &'a SyncSender<DeviceBuffer<u8>>,
+pub(super) struct Staged {
+    received: Receiver<Piece>,
     current: Option<Reading>,
 }
 
 #[derive(Debug)]
 struct Reading {
-    filled: Filled,
+    piece: Piece,
     position: usize,
 }
 
-impl ByteSource for Staged<'_> {
+impl ByteSource for Staged {
     fn take(&mut self, mut bytes: usize, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         while bytes > 0 {
             let mut reading = match self.current.take() {
                 Some(reading) => reading,
                 None => {
-                    let filled = self.received.recv().map_err(|_| Error::SnapshotAborted)?;
-                    Reading { filled, position: 0 }
+                    let piece = self.received.recv().map_err(|_| Error::SnapshotAborted)?;
+                    Reading { piece, position: 0 }
                 }
             };
-            let Reading { filled: Filled { piece, len }, position } = &mut reading;
-            let end = (*position + bytes).min(*len);
-            let written = write(&piece.host()[*position..end]);
+            let Reading { piece, position } = &mut reading;
+            let end = (*position + bytes).min(piece.len);
+            write(&piece.bytes()[*position..end])?;
             bytes -= end - *position;
             *position = end;
-            if end == *len || written.is_err() {
-                self.give_back(reading.filled.piece);
-            } else {
+            if end < piece.len {
                 self.current = Some(reading);
             }
-            written?;
         }
         Ok(())
-    }
-}
-
-impl Staged<'_> {
-    /// Returns all pieces, when nothing more is read of them. Waits until the copier has ended.
-    pub(super) fn recycle(mut self) {
-        let current = self.current.take().map(|reading| reading.filled);
-        for filled in current.into_iter().chain(self.received.iter()) {
-            self.give_back(filled.piece);
-        }
-    }
-
-    fn give_back(&self, piece: DeviceBuffer<u8>) {
-        self.returned.try_send(piece).expect("the ring has room for all of its pieces");
     }
 }

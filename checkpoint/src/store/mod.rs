@@ -38,8 +38,8 @@ pub struct Options {
     /// not exist, all of them together: another machine's view of a shared file system may lag
     /// behind the commit. 5 seconds by default.
     pub visibility_timeout: Duration,
-    /// Bytes of all ranks that one round carries when ranks send each other what only they can
-    /// read: 64 MiB by default.
+    /// Bytes that a rank sends at most, and receives at most, in one round when ranks send each
+    /// other what only they can read: 64 MiB by default. That much memory, and one chunk each way.
     pub round_bytes: usize,
 }
 
@@ -171,6 +171,11 @@ impl Store {
     /// Returns the folder of all checkpoints, for messages.
     pub(crate) fn root(&self) -> PathBuf {
         self.tier.path("")
+    }
+
+    /// Returns the name of the disk below a tier of node scope, which several ranks may see.
+    pub(crate) fn disk(&self) -> Option<String> {
+        if self.scope == Scope::Node { self.tier.disk() } else { None }
     }
 
     /// Says what a save is about to read or write.

@@ -137,12 +137,55 @@ pub struct Part<'a> {
     pub data: &'a [u8],
 }
 
+/// Memory that a restore fills, of the host or of a device.
+pub trait Memory: Send {
+    /// Returns its size.
+    fn size_bytes(&self) -> usize;
+
+    /// Writes bytes from a position on. Memory that cannot be written keeps the error for its
+    /// owner: other memory is not filled again because of it.
+    ///
+    /// # Panics
+    /// Panics if they are more than there is room for.
+    fn write(&mut self, start: usize, bytes: &[u8]);
+}
+
+impl Memory for &mut [u8] {
+    fn size_bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn write(&mut self, start: usize, bytes: &[u8]) {
+        self[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl<const N: usize> Memory for [u8; N] {
+    fn size_bytes(&self) -> usize {
+        N
+    }
+
+    fn write(&mut self, start: usize, bytes: &[u8]) {
+        self.as_mut_slice().write(start, bytes);
+    }
+}
+
+impl Memory for Vec<u8> {
+    fn size_bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn write(&mut self, start: usize, bytes: &[u8]) {
+        self.as_mut_slice().write(start, bytes);
+    }
+}
+
 /// A box to fill.
 pub struct PartMut<'a> {
     /// Box of the data.
     pub tensor: TensorBox,
-    /// Buffer for its elements: [`TensorBox::size_bytes`] bytes.
-    pub data: &'a mut [u8],
+    /// Memory for its elements: [`TensorBox::size_bytes`] bytes.
+    pub data: &'a mut dyn Memory,
 }
 
 impl fmt::Debug for Part<'_> {
@@ -153,6 +196,6 @@ impl fmt::Debug for Part<'_> {
 
 impl fmt::Debug for PartMut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PartMut({:?}, {} bytes)", self.tensor, self.data.len())
+        write!(f, "PartMut({:?}, {} bytes)", self.tensor, self.data.size_bytes())
     }
 }

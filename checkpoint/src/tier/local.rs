@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -13,6 +13,7 @@ use record::files::{
     DirectFile, IoError, Mode, Published, create_folders, publish_with, regular_file,
     remove_folder, replace_with, sync_parent,
 };
+use record::machine::boot_id;
 
 /// A folder of a file system. It and folders of keys are created with the first file in them.
 #[derive(Debug, Clone)]
@@ -59,6 +60,13 @@ impl Tier for LocalTier {
         };
         let (size_bytes, modified) = stat(&file).map_err(IoError::at(&path, "stat"))?;
         Ok(Box::new(LocalReader { path, file, size_bytes, modified }))
+    }
+
+    /// The kernel's number of the folder, which names it on this machine whatever path a container
+    /// sees it at.
+    fn disk(&self) -> Option<String> {
+        let (machine, folder) = (boot_id(), fs::metadata(&self.root).ok()?);
+        (!machine.is_empty()).then(|| format!("{machine} {}:{}", folder.dev(), folder.ino()))
     }
 
     fn drop_cache(&self, key: &str) {

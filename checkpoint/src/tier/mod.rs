@@ -59,6 +59,12 @@ pub trait Tier: Debug + Send + Sync {
     /// As [`Tier::read`].
     fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError>;
 
+    /// Returns the same name to all processes that see the same disk, and another one for another
+    /// disk; `None` where that is not known.
+    fn disk(&self) -> Option<String> {
+        None
+    }
+
     /// Makes this machine forget what it caches of a file, where it can: the next read is then of
     /// the medium. For bytes that arrived damaged.
     fn drop_cache(&self, _key: &str) {}

@@ -12,6 +12,7 @@ pub mod plan;
 mod preview;
 mod restore;
 mod resume;
+mod rounds;
 mod survey;
 mod trial;
 

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,9 @@ use crate::tier::Scope;
 pub struct TierInventory {
     /// Number of the tier, the nearest first.
     pub tier: usize,
+    /// Name of the disk that the rank sees, on a tier of node scope: the same for all ranks of a
+    /// node. `None` where it is not known, which counts as a disk of its own.
+    pub disk: Option<String>,
     /// Copies of checkpoints, whole ones or parts.
     pub copies: Vec<FoundCopy>,
     /// Checkpoint that an earlier restore rejected, where nothing is committed.
@@ -84,6 +88,35 @@ impl Source {
     }
 }
 
+/// Disks of nodes, which all ranks of a node see.
+#[derive(Debug, Default)]
+struct Disks {
+    /// For each source, that of the first rank with the same disk.
+    first: BTreeMap<Source, Source>,
+}
+
+impl Disks {
+    fn of(scopes: &[Scope], inventories: &[Vec<TierInventory>]) -> Self {
+        let mut named: BTreeMap<(usize, &str), Source> = BTreeMap::new();
+        let mut disks = Self::default();
+        for (rank, inventories) in inventories.iter().enumerate() {
+            for inventory in inventories {
+                let source = Source::seen(scopes[inventory.tier], inventory.tier, rank);
+                if let Some(disk) = &inventory.disk {
+                    let first = *named.entry((inventory.tier, disk)).or_insert(source);
+                    disks.first.insert(source, first);
+                }
+            }
+        }
+        disks
+    }
+
+    /// The source that stands for all ranks with the disk of this one.
+    fn first(&self, source: Source) -> Source {
+        self.first.get(&source).copied().unwrap_or(source)
+    }
+}
+
 /// Checkpoints that could be restored.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -104,6 +137,7 @@ pub struct Candidate {
     pub refused: Option<Source>,
     /// Places that have something of it.
     pub holders: Vec<Source>,
+    disks: Rc<Disks>,
 }
 
 /// Copies with the same manifest.
@@ -114,19 +148,21 @@ pub struct Version {
     pub manifest: Source,
     /// Sources of the files of each saved rank, the nearest first.
     sources: Vec<Vec<Source>>,
+    disks: Rc<Disks>,
 }
 
 impl Plan {
     /// Puts together what the ranks see, for tiers of these scopes.
     pub fn new(scopes: &[Scope], inventories: &[Vec<TierInventory>]) -> Self {
+        let disks = Rc::new(Disks::of(scopes, inventories));
         let mut candidates: BTreeMap<Reverse<CheckpointName>, Candidate> = BTreeMap::new();
         for (rank, inventories) in inventories.iter().enumerate() {
             for inventory in inventories {
                 let source = Source::seen(scopes[inventory.tier], inventory.tier, rank);
                 for copy in &inventory.copies {
                     let Ok(name) = copy.checkpoint.parse() else { continue };
-                    let candidate = candidates.entry(Reverse(name)).or_default();
-                    candidate.add(copy, source);
+                    let new = || Candidate { disks: Rc::clone(&disks), ..Candidate::default() };
+                    candidates.entry(Reverse(name)).or_insert_with(new).add(copy, source);
                 }
             }
         }
@@ -148,8 +184,8 @@ impl Candidate {
                 let known = self.versions.iter().position(|version| version.digest == *digest);
                 let version = known.unwrap_or_else(|| {
                     let sources = vec![Vec::new(); *world];
-                    let digest = digest.clone();
-                    self.versions.push(Version { digest, manifest: source, sources });
+                    let (digest, disks) = (digest.clone(), Rc::clone(&self.disks));
+                    self.versions.push(Version { digest, manifest: source, sources, disks });
                     self.versions.len() - 1
                 });
                 let version = &mut self.versions[version];
@@ -169,6 +205,11 @@ impl Candidate {
     pub fn needs(&self, source: Source) -> bool {
         let restorable = self.versions.iter().filter(|version| version.missing().is_empty());
         restorable.flat_map(|version| &version.sources).any(|sources| sources[..] == [source])
+    }
+
+    /// Returns the source that stands for all ranks that see the same disk.
+    pub fn disk(&self, source: Source) -> Source {
+        self.disks.first(source)
     }
 
     /// Takes all files in one place for unusable.
@@ -232,12 +273,23 @@ impl Version {
         }
     }
 
-    /// Takes the files of these saved ranks, or of all, in one place for unusable.
+    /// Takes the files of these saved ranks, or of all, in one place for unusable, whichever rank
+    /// reads them there.
     pub fn quarantine(&mut self, unusable: Source, saved: Option<Range<usize>>) {
+        let disks = Rc::clone(&self.disks);
+        let disk = disks.first(unusable);
+        self.retain(saved, |source| disks.first(source) != disk);
+    }
+
+    /// Leaves those files to other ranks, which may still be able to read them in the same place.
+    pub fn avoid(&mut self, unreadable: Source, saved: Option<Range<usize>>) {
+        self.retain(saved, |source| source != unreadable);
+    }
+
+    fn retain(&mut self, saved: Option<Range<usize>>, is_kept: impl Fn(Source) -> bool) {
         let ranks = saved.unwrap_or(0..self.world());
-        for sources in &mut self.sources[ranks] {
-            sources.retain(|source| *source != unusable);
-        }
+        let sources = self.sources[ranks].iter_mut();
+        sources.for_each(|sources| sources.retain(|source| is_kept(*source)));
     }
 }
 
@@ -257,7 +309,7 @@ mod tests {
             found: found.clone(),
         };
         let copies = found.iter().map(copy).collect();
-        TierInventory { tier, copies, rejected: None, flaw: None, refused: None }
+        TierInventory { tier, disk: None, copies, rejected: None, flaw: None, refused: None }
     }
 
     fn node(tier: usize, rank: usize) -> Source {
@@ -285,6 +337,29 @@ mod tests {
         assert_eq!(version.missing(), [0; 0]);
         version.quarantine(node(0, 1), Some(1..2));
         assert_eq!(version.missing(), [1]);
+    }
+
+    #[test]
+    fn a_damaged_file_is_not_read_again_through_another_rank_of_its_node() {
+        let whole = files("x", 8, 0..8);
+        let on_disk = |disk: &str| TierInventory {
+            disk: Some(disk.to_owned()),
+            ..inventory(0, &[(NAME, whole.clone())])
+        };
+        let disks = ["a", "b", "a", "b", "a", "b"].map(|disk| vec![on_disk(disk)]);
+        let unknown = [(); 2].map(|()| vec![inventory(0, &[(NAME, whole.clone())])]);
+        let mut plan = Plan::new(&[Scope::Node], &[&disks[..], &unknown].concat());
+        let candidate = &mut plan.candidates[0];
+        assert_eq!(candidate.disk(node(0, 4)), node(0, 0));
+        assert_eq!(candidate.disk(node(0, 7)), node(0, 7), "nobody else's");
+        let version = &mut candidate.versions[0];
+        version.quarantine(node(0, 2), Some(0..1));
+        assert_eq!(version.sources[0], [1, 3, 5, 6, 7].map(|rank| node(0, rank)));
+        assert_eq!(version.sources[1].len(), 8, "files of other ranks are intact there");
+        version.avoid(node(0, 3), Some(0..1));
+        assert_eq!(version.sources[0], [1, 5, 6, 7].map(|rank| node(0, rank)));
+        version.quarantine(node(0, 6), Some(0..1));
+        assert_eq!(version.sources[0], [1, 5, 7].map(|rank| node(0, rank)));
     }
 
     #[test]

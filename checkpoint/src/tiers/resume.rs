@@ -111,7 +111,7 @@ impl<'a, 'p> Search<'a, 'p> {
         parts: &'a mut [PartMut<'p>],
         peers: &'a dyn Peers,
     ) -> Result<Self> {
-        parts.iter().for_each(|part| part.tensor.assert_valid(part.data.len()));
+        parts.iter().for_each(|part| part.tensor.assert_valid(part.data.size_bytes()));
         let started = Instant::now();
         let survey = Survey::gather(views, only, peers)?;
         Ok(Self { views, parts, peers, started, survey })
@@ -245,10 +245,15 @@ impl<'a, 'p> Search<'a, 'p> {
         let refused = self.survey.refused(self.views).map(|(source, reason)| {
             format!("tier {}: rank {}: {reason}", tier(source), source.owner())
         });
-        let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
-            let name = &candidate.checkpoint;
-            let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
-            if flaw.is_transient { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
+        // All ranks of a node may have met the same damage.
+        let mut seen = BTreeSet::new();
+        let copies = failures.iter().filter_map(|Failure { rank, source, flaw, .. }| {
+            let Flaw { reason, is_transient } = flaw;
+            let is_new = seen.insert((candidate.disk(*source), reason));
+            let text = format!("{} on tier {}: rank {rank}", candidate.checkpoint, tier(*source));
+            let rejected = format!("; rejected there{VERIFY_HINT}");
+            let end = if *is_transient { "" } else { &rejected };
+            is_new.then(|| format!("{text}: {reason}{end}"))
         });
         unreachable.chain(refused).chain(copies).collect()
     }
@@ -258,7 +263,8 @@ impl<'a, 'p> Search<'a, 'p> {
     fn bad_copies(&self, candidate: &mut Candidate, failures: &[Failure]) -> Vec<BadCopy> {
         let mut copies: BTreeMap<Source, Option<BTreeSet<usize>>> = BTreeMap::new();
         for failure in failures.iter().filter(|failure| !failure.flaw.is_transient) {
-            let damaged = copies.entry(failure.source).or_insert(Some(BTreeSet::new()));
+            let disk = candidate.disk(failure.source);
+            let damaged = copies.entry(disk).or_insert(Some(BTreeSet::new()));
             match (damaged.as_mut(), failure.saved.clone()) {
                 (Some(ranks), Some(more)) => ranks.extend(more),
                 _ => *damaged = None,
@@ -314,7 +320,8 @@ impl<'a, 'p> Search<'a, 'p> {
     }
 }
 
-/// Takes copies in which a trial has failed for unusable. What only arrived damaged is sent again,
+/// Takes copies in which a trial has failed for unusable: damaged ones for all ranks that see them,
+/// those that a rank could not read for now for that rank. What only arrived damaged is sent again,
 /// as long as there are `resends`.
 fn exclude(version: &mut Version, found: &[Failure], resends: &mut usize) {
     if *resends > 0 && found.iter().all(|failure| failure.is_of_transport) {
@@ -322,7 +329,12 @@ fn exclude(version: &mut Version, found: &[Failure], resends: &mut usize) {
         return;
     }
     for failure in found {
-        version.quarantine(failure.source, failure.saved.clone());
+        let Failure { source, saved, flaw, .. } = failure;
+        if flaw.is_transient {
+            version.avoid(*source, saved.clone());
+        } else {
+            version.quarantine(*source, saved.clone());
+        }
     }
 }
 

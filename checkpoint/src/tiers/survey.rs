@@ -100,8 +100,14 @@ impl Own {
         view: &View<'_>,
         only: Option<&CheckpointName>,
     ) -> TierInventory {
-        let mut inventory =
-            TierInventory { tier, copies: Vec::new(), rejected: None, flaw: None, refused: None };
+        let mut inventory = TierInventory {
+            tier,
+            disk: None,
+            copies: Vec::new(),
+            rejected: None,
+            flaw: None,
+            refused: None,
+        };
         let reads = view.unusable.as_ref().map_or(Reads::All, |unusable| unusable.reads);
         if reads != Reads::All {
             let waits = view.unusable.clone().filter(|_| reads == Reads::Transient);
@@ -109,6 +115,7 @@ impl Own {
                 waits.map(|Unusable { reason, .. }| Flaw { reason, is_transient: true });
             return inventory;
         }
+        inventory.disk = view.store.disk();
         let names = match only {
             Some(name) => Ok(vec![name.clone()]),
             None => committed(view.store, &mut inventory.rejected),

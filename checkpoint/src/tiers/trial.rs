@@ -124,8 +124,11 @@ impl Trial<'_> {
         if wanted.iter().any(|wanted| !wanted.is_empty()) {
             let (checkpoint, copies) = state.flatten().expect("no rank failed");
             let exchange = Exchange { trial: self, checkpoint: &checkpoint, copies: &copies };
-            let failures = exchange.run(&wanted, parts, &mut bytes, own)?;
-            if let Err(failures) = self.gather(Ok(Report { done: (), failures }))? {
+            let report = match exchange.run(&wanted, parts, &mut bytes, own) {
+                Err(error @ Error::Peers(_)) => return Err(error),
+                failures => failures.map(|failures| Report { done: (), failures }),
+            };
+            if let Err(failures) = self.gather(report)? {
                 return Ok(Err(failures));
             }
         }

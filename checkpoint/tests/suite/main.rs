@@ -4,6 +4,7 @@
 mod agreement;
 mod covering;
 mod damage;
+mod exchange;
 mod faulty;
 mod fencing;
 mod forgery;

@@ -1,17 +1,17 @@
 //! Copies of each rank's files on another node: what is lost with a node, in flight or on the way
 //! to the commit. Ranks are threads, nodes are folders.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checkpoint::promotion::Share;
+use checkpoint::promotion::{Holding, assign};
 use checkpoint::{
-    Dtype, Error, Failpoint, Failpoints, NoFailpoints, Partner, Peers, PeersError, SaveReport,
-    Saver, Staging, Store, TensorBox,
+    Dtype, Error, Failpoint, Failpoints, NoFailpoints, Partner, Peers, PeersError, Restored,
+    SaveReport, Saver, Staging, Store, TensorBox,
 };
 use device::Allocator;
 
@@ -53,7 +53,7 @@ fn save_rank(
     Ok(report)
 }
 
-fn save(cluster: &Cluster, placement: Placement<'_>, step: u64) -> String {
+pub(crate) fn save(cluster: &Cluster, placement: Placement<'_>, step: u64) -> String {
     let reports = on_ranks(placement.len(), |peers| {
         let root = cluster.nvme(placement[peers.rank()]);
         save_rank(root, placement, step, peers, NoFailpoints).unwrap()
@@ -99,10 +99,10 @@ fn a_lost_node_is_restored_from_the_disks_of_the_others() {
 fn copies_follow_the_placement_of_each_attempt() {
     let mut cluster = Cluster::new(3, false);
     let name = save(&cluster, &[0, 0, 1, 1, 2, 2], 10);
-    let store = open_node(cluster.nvme(0));
-    let copies = |rank, world| Share { rank, world, attempt: 2 }.is_in(&store, &name).unwrap();
-    assert!([0, 1, 4, 5].iter().all(|&rank| copies(rank, 6)), "its own, and those it keeps");
-    assert!(!copies(2, 6) && !copies(0, 3) && copies(1, 3), "every third one from 0, from 1");
+    let holding = |node| Holding::of(&open_node(cluster.nvme(node)), &name).ok();
+    let assigned = assign(&[holding(0), holding(1)]).unwrap();
+    assert_eq!(assigned, [[0, 4, 5], [1, 2, 3]], "its own, and those it keeps");
+    assert!(assign(&[holding(0)]).unwrap_err().contains("first those of rank 2"));
     cluster.replace(1);
     assert_eq!(cluster.resume(&[2, 0, 1])[0].step, 10, "fewer ranks");
     save(&cluster, &[2, 0, 1], 20);
@@ -136,7 +136,7 @@ fn all_bytes() -> usize {
     model(0).iter().map(Vec::len).sum()
 }
 
-fn damage(root: &Path, name: &str, rank: usize) {
+pub(crate) fn damage(root: &Path, name: &str, rank: usize) {
     let path = root
         .join(name)
         .join(format!("d{:02}/r{rank:05}-000.safetensors", rank / SMALL.ranks_per_folder));
@@ -163,6 +163,25 @@ fn a_damaged_file_is_read_from_the_other_copy_and_two_are_too_many() {
     cluster.replace(1);
     let restored = cluster.resume(&[0, 1]);
     assert_eq!((restored[0].step, restored[0].rejected.len()), (10, 1), "an older one is whole");
+}
+
+/// All ranks of a node see its disk, and each could try a damaged file there.
+#[test]
+fn damage_is_one_warning_for_all_ranks_of_a_node() {
+    const EIGHT: Placement<'static> = &[0, 0, 0, 0, 1, 1, 1, 1];
+    let shares: fn(&Cluster) -> Vec<Restored> = |cluster| cluster.resume_shares(EIGHT, 20);
+    let whole: fn(&Cluster) -> Vec<Restored> = |cluster| cluster.resume(EIGHT);
+    for resume in [shares, whole] {
+        let cluster = Cluster::new(2, false);
+        let name = save(&cluster, EIGHT, 20);
+        for (node, saved) in [(0, 0), (0, 1), (1, 6)] {
+            damage(cluster.nvme(node), &name, saved);
+        }
+        let restored = resume(&cluster).remove(0);
+        assert_eq!((restored.step, restored.rejected), (20, Vec::new()));
+        assert_eq!(restored.warnings.len(), 3, "{:?}", restored.warnings);
+        assert_eq!(resume(&cluster)[0].warnings, [""; 0], "all are rejected");
+    }
 }
 
 /// The other files on the disk of a damaged one may be the only intact ones of their ranks.
@@ -245,13 +264,16 @@ fn a_damaged_file_does_not_keep_a_commit_from_being_completed() {
     assert_eq!(cluster.resume(placement)[0].step, 10);
 }
 
-/// Network that flips a bit of the n-th byte that a rank sends to another one.
-struct Noisy<'a> {
+/// Network whose messages a test observes, or changes.
+struct Tapped<'a> {
     peers: &'a Thread,
-    offset: Cell<Option<usize>>,
+    /// Changes the payload of a gather.
+    gather: &'a dyn Fn(&[u8]) -> Vec<u8>,
+    /// Receives what is sent to one rank, and the deadline.
+    send: &'a dyn Fn(&mut [u8], Instant),
 }
 
-impl Peers for Noisy<'_> {
+impl Peers for Tapped<'_> {
     fn rank(&self) -> usize {
         self.peers.rank()
     }
@@ -261,7 +283,7 @@ impl Peers for Noisy<'_> {
     }
 
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
-        self.peers.all_gather(payload)
+        self.peers.all_gather(&(self.gather)(payload))
     }
 
     fn send_receive(
@@ -270,21 +292,25 @@ impl Peers for Noisy<'_> {
         sent: &mut [u8],
         from: usize,
         received: &mut [u8],
+        deadline: Instant,
     ) -> Result<(), PeersError> {
-        if let Some(offset) = self.offset.take() {
-            sent[offset] ^= 16;
-        }
-        self.peers.send_receive(to, sent, from, received)
+        (self.send)(sent, deadline);
+        self.peers.send_receive(to, sent, from, received, deadline)
     }
 }
 
-/// Saves over such a network, and then over a good one.
+/// Saves over a network that flips a bit, and then over a good one.
 fn save_over_noise(offset: usize, named: &str) {
     let cluster = Cluster::new(2, false);
     let good = save(&cluster, &[0, 1], 10);
     on_ranks(2, |peers| {
-        let flip = (peers.rank() == 0).then_some(offset);
-        let noisy = Noisy { peers, offset: Cell::new(flip) };
+        let flip = Cell::new((peers.rank() == 0).then_some(offset));
+        let send = |sent: &mut [u8], _| {
+            if let Some(offset) = flip.take() {
+                sent[offset] ^= 16;
+            }
+        };
+        let noisy = Tapped { peers, gather: &<[u8]>::to_vec, send: &send };
         let store = Arc::new(open_node(cluster.nvme(peers.rank())));
         let mut saver = rank_saver(&store, &[0, 1], peers);
         saver::start(&mut saver, 20, peers, no_veto(), NoFailpoints);
@@ -312,32 +338,43 @@ fn a_byte_that_changes_in_flight_fails_the_save_and_no_other() {
     save_over_noise(stream_bytes - 1, ".safetensors: byte");
 }
 
-/// The files of a rank are larger than its staging memory, and those of ranks differ in size.
+/// Bytes of two ranks whose files are larger than small staging memory, and differ in size.
+const LARGE: [usize; 2] = [13 << 20, 3 << 20];
+
+fn large_saver(root: &Path, rank: usize, staging_bytes: u64, timeout: Duration) -> Saver {
+    let store = open_node(root).with_options(checkpoint::Options {
+        file_bytes_max: 5 << 20,
+        chunk_bytes: 3 << 20,
+        ..checkpoint::Options::default()
+    });
+    let tensor = |part| TensorBox::whole(&format!("{rank} {part}"), Dtype::U8, &[LARGE[rank] / 4]);
+    let staging = Staging::new(staging_bytes, &Allocator::host());
+    Saver::new(Arc::new(store), rank, (0..4).map(tensor).collect(), staging, timeout)
+        .with_partner(Some(partner(&[0, 1], rank)))
+}
+
+fn start_large(
+    saver: &mut Saver,
+    rank: usize,
+    step: usize,
+    failpoints: impl Failpoints + Send + Sync + 'static,
+) {
+    let bytes = |part| {
+        let byte = |index: usize| ((index * (step + part)) >> 7) as u8;
+        (0..LARGE[rank] / 4).map(byte).collect()
+    };
+    let model = Box::new(Model((0..4).map(bytes).collect()));
+    saver.start(request(step as u64, 1, state(0)), model, no_veto(), Box::new(failpoints));
+}
+
 #[test]
 fn large_files_take_several_rounds() {
     let cluster = Cluster::new(2, false);
-    let sizes = [13 << 20, 3 << 20];
     on_ranks(2, |peers| {
         let rank = peers.rank();
-        let root = cluster.nvme(rank);
-        let store = open_node(root).with_options(checkpoint::Options {
-            file_bytes_max: 5 << 20,
-            chunk_bytes: 3 << 20,
-            ..checkpoint::Options::default()
-        });
-        let boxes = (0..4)
-            .map(|part| TensorBox::whole(&format!("{rank} {part}"), Dtype::U8, &[sizes[rank] / 4]));
-        let staging = Staging::new(0, &Allocator::host());
-        let mut saver = Saver::new(Arc::new(store), rank, boxes.collect(), staging, LONG)
-            .with_partner(Some(partner(&[0, 1], rank)));
-        for step in [10_usize, 20] {
-            let bytes = |part| {
-                let byte = |index: usize| ((index * (step + part)) >> 7) as u8;
-                (0..sizes[rank] / 4).map(byte).collect()
-            };
-            let model = Box::new(Model((0..4).map(bytes).collect()));
-            let request = request(step as u64, 1, state(0));
-            saver.start(request, model, no_veto(), Box::new(NoFailpoints));
+        let mut saver = large_saver(cluster.nvme(rank), rank, 0, LONG);
+        for step in [10, 20] {
+            start_large(&mut saver, rank, step, NoFailpoints);
             let mut advanced = 0;
             let report = loop {
                 while !saver.is_ready() {
@@ -357,6 +394,48 @@ fn large_files_take_several_rounds() {
                 assert!(own == copy);
             }
         }
+    });
+}
+
+/// Two messages make a round: the second one has no deadline of its own.
+#[test]
+fn a_round_has_one_deadline() {
+    let cluster = Cluster::new(2, false);
+    on_ranks(2, |peers| {
+        let rank = peers.rank();
+        let deadlines = RefCell::new(Vec::new());
+        let send = |_: &mut [u8], deadline| deadlines.borrow_mut().push(deadline);
+        let tapped = Tapped { peers, gather: &<[u8]>::to_vec, send: &send };
+        let mut saver = large_saver(cluster.nvme(rank), rank, 16 << 20, LONG);
+        start_large(&mut saver, rank, 10, NoFailpoints);
+        saver.finish(&tapped, &mut |_| ()).unwrap();
+        let deadlines = deadlines.into_inner();
+        assert_eq!(deadlines.len(), 4, "13 MiB in rounds of 8 MiB");
+        assert!(deadlines[0] == deadlines[1] && deadlines[2] == deadlines[3], "{deadlines:?}");
+        assert!(deadlines[1] < deadlines[2], "{deadlines:?}");
+    });
+}
+
+/// Returns a vote for one byte less than the rank has written; other payloads as they are.
+fn short_vote(payload: &[u8]) -> Vec<u8> {
+    let text = str::from_utf8(payload).unwrap();
+    let field = "\"stored_bytes\":";
+    let Some((before, rest)) = text.split_once(field) else { return payload.to_vec() };
+    let digits = rest.find(|digit: char| !digit.is_ascii_digit()).unwrap();
+    let bytes = rest[..digits].parse::<u64>().unwrap() - 1;
+    format!("{before}{field}{bytes}{}", &rest[digits..]).into_bytes()
+}
+
+#[test]
+fn a_copy_that_ends_before_its_last_byte_fails_the_save() {
+    let cluster = Cluster::new(2, false);
+    on_ranks(2, |peers| {
+        let store = Arc::new(open_node(cluster.nvme(peers.rank())));
+        let mut saver = rank_saver(&store, &[0, 1], peers);
+        saver::start(&mut saver, 10, peers, no_veto(), NoFailpoints);
+        let peers = Tapped { peers, gather: &short_vote, send: &|_, _| () };
+        let error = saver.finish(&peers, &mut |_| ()).unwrap_err().to_string();
+        assert!(error.contains("-001.safetensors"), "{error}");
     });
 }
 
@@ -466,6 +545,30 @@ fn a_hung_copy_fails_saves_until_the_disk_answers() {
         }
     });
     assert!(cluster.resume(&[0, 1])[0].step >= 30);
+}
+
+/// The memory that a late thread has filled for the next round is free again when it ends.
+#[test]
+fn a_copy_that_hangs_between_two_rounds_returns_its_memory() {
+    let cluster = Cluster::new(2, false);
+    on_ranks(2, |peers| {
+        let rank = peers.rank();
+        let storage = Hung::default();
+        storage.set(rank == 0);
+        let mut saver = large_saver(cluster.nvme(rank), rank, 0, Duration::from_secs(4));
+        start_large(&mut saver, rank, 10, HungCopy(storage.clone()));
+        let error = saver.finish(peers, &mut |_| ()).unwrap_err().to_string();
+        assert!(error.contains("the copy of another rank's files"), "{error}");
+        storage.set(false);
+        let deadline = Instant::now() + LONG;
+        for step in 20.. {
+            start_large(&mut saver, rank, step, HungCopy(storage.clone()));
+            match saver.finish(peers, &mut |_| ()) {
+                Ok(_) => break,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        }
+    });
 }
 
 /// The child: saves step 30, and dies.

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share};
+use checkpoint::promotion::{
+    Holding, Promoter, PromoterOptions, Route, RouteStatus, Share, assign,
+};
 use checkpoint::{Failpoint, Failpoints, NoFailpoints, Status, Store};
 
 use crate::faulty::{self, Damage, Faults};
@@ -50,8 +52,13 @@ impl Tiers {
 
     /// Promotes with a world of so many ranks, and waits for it.
     fn promote(&self, world: usize, checkpoint: &str) -> Vec<RouteStatus> {
-        let ranks = shares(world).map(|share| self.start(share));
-        finish(&submit_all(ranks.collect(), checkpoint))
+        let ranks: Vec<_> = shares(world).map(|share| self.start(share)).collect();
+        let holding = Holding::of(&self.from, checkpoint).ok();
+        let assigned = assign(&vec![holding; world]).unwrap();
+        for (rank, saved_ranks) in ranks.iter().zip(assigned) {
+            rank.submit_restored(checkpoint, 0, saved_ranks).unwrap();
+        }
+        finish(&ranks)
     }
 
     /// Runs something while the target cannot be reached.
@@ -215,12 +222,28 @@ fn each_node_copies_what_it_has() {
             }
         }
     }
-    let stores: Vec<_> = nodes.iter().map(|node| Arc::new(open(node))).collect();
+    let stores: Vec<_> = nodes.iter().map(|node| Arc::new(open_node(node))).collect();
     let start_on =
         |share: Share| start(&stores[share.rank], &tiers.to, share, OPTIONS, NoFailpoints);
     finish(&submit_all(shares(3).map(start_on).collect(), &name));
     tiers.assert_same(&name);
     assert_eq!(resume(&tiers.to, 3).step, 10);
+
+    // A restart brings the ranks to other nodes, and one more to a node that has nothing.
+    fs::remove_dir_all(tiers.path("to")).unwrap();
+    let new = Arc::new(open_node(&tiers.path("node3")));
+    let stores_then = [&stores[2], &stores[0], &new, &stores[1]];
+    let assigned = assign(&stores_then.map(|store| Holding::of(store, &name).ok())).unwrap();
+    assert_eq!(assigned, [vec![2], vec![0], vec![], vec![1]]);
+    let to = Arc::new(open(&tiers.path("to")));
+    let promoters = shares(4).zip(assigned).map(|(share, saved_ranks)| {
+        let promoter = start(stores_then[share.rank], &to, share, OPTIONS, NoFailpoints);
+        promoter.submit_restored(&name, 0, saved_ranks).unwrap();
+        promoter
+    });
+    let statuses = finish(&promoters.collect::<Vec<_>>());
+    assert!(statuses.iter().all(|status| !status.is_failing), "{statuses:?}");
+    tiers.assert_same(&name);
 
     let lost = save(&tiers.from, 3, 20, 1, 0);
     let statuses = finish(&submit_all(shares(3).map(start_on).collect(), &lost));

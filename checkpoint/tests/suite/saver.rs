@@ -1,7 +1,9 @@
 //! Saves in the background: of state that changes after its snapshot, through little memory, with
 //! hung storage and with failures.
 
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,7 @@ use checkpoint::{
     Staging, Store, Veto,
 };
 use device::Allocator;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::*;
 
@@ -185,4 +188,48 @@ fn a_snapshot_that_is_too_late_fails_its_save_and_no_other() {
     }
     let name = store.newest().unwrap().unwrap().name;
     assert!(store.verify(&name).unwrap().problems.is_empty());
+}
+
+/// The copy of the state would wait for memory that nothing frees any more.
+#[test]
+fn a_veto_ends_a_save_of_state_that_is_larger_than_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = 20 << 20;
+    let tensor = checkpoint::TensorBox::whole("w", checkpoint::Dtype::U8, &[bytes]);
+    let staging = Staging::new(0, &Allocator::host());
+    let store = Arc::new(open(folder.path()));
+    let mut saver = Saver::new(store, 0, vec![tensor], staging, Duration::from_secs(20));
+    let state = Box::new(Model(vec![vec![7; bytes]]));
+    let veto = Box::new(|| Err("its steps are not on the disk".to_owned()));
+    saver.start(request(10, 1, serde_json::json!(10)), state, veto, Box::new(NoFailpoints));
+    let error = saver.finish(&SingleRank, &mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("its steps are not on the disk"), "{error}");
+}
+
+/// The child: leaves no room for the stack of a thread while a save starts.
+fn save_without_threads(root: &Path) {
+    let store = Arc::new(open(root));
+    let mut saver = saver(&store, &SingleRank, LONG);
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let kib: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = getrlimit(Resource::As);
+    setrlimit(Resource::As, Rlimit { current: Some((kib + 512) << 10), ..limit }).unwrap();
+    start(&mut saver, 10, &SingleRank, no_veto(), NoFailpoints);
+    setrlimit(Resource::As, limit).unwrap();
+    let error = saver.finish(&SingleRank, &mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("cannot start a thread for writer"), "{error}");
+    start(&mut saver, 20, &SingleRank, no_veto(), NoFailpoints);
+    assert_eq!(saver.finish(&SingleRank, &mut |_| ()).unwrap().unwrap().step, 20);
+}
+
+#[test]
+fn a_thread_that_cannot_be_started_fails_its_save_and_no_other() {
+    if let Some(root) = child_argument() {
+        return save_without_threads(Path::new(&root));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = "saver::a_thread_that_cannot_be_started_fails_its_save_and_no_other";
+    let output = child(&["env"], test, folder.path().to_str().unwrap()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use checkpoint::tier::{LocalTier, Scope, Tier};
 use checkpoint::{
@@ -45,6 +45,7 @@ impl Peers for Thread {
         sent: &mut [u8],
         from: usize,
         received: &mut [u8],
+        _deadline: Instant,
     ) -> Result<(), PeersError> {
         if !sent.is_empty() {
             self.senders[to].send(sent.to_vec()).map_err(PeersError::new)?;

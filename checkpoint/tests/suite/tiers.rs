@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use checkpoint::tier::LocalTier;
 use checkpoint::{
@@ -28,7 +29,7 @@ pub(crate) struct Cluster {
 /// Node of each rank.
 pub(crate) type Placement<'a> = &'a [usize];
 
-const NVME: &[Scope] = &[Scope::Node];
+pub(crate) const NVME: &[Scope] = &[Scope::Node];
 const BOTH: &[Scope] = &[Scope::Node, Scope::Shared];
 
 impl Cluster {
@@ -61,7 +62,7 @@ impl Cluster {
     }
 
     /// Saves the same checkpoint on tiers, and returns its name.
-    fn save(&self, placement: Placement<'_>, step: u64, on: &[Scope]) -> String {
+    pub(crate) fn save(&self, placement: Placement<'_>, step: u64, on: &[Scope]) -> String {
         let model = model(step);
         let names = on_ranks(placement.len(), |peers| {
             let tiers = self.tiers(placement[peers.rank()]);
@@ -102,17 +103,11 @@ impl Cluster {
     }
 
     /// Restores only its own share on each rank, and returns the sources of the bytes.
-    fn resume_shares(&self, placement: Placement<'_>, step: u64) -> Vec<Restored> {
-        let model = model(step);
+    pub(crate) fn resume_shares(&self, placement: Placement<'_>, step: u64) -> Vec<Restored> {
         on_ranks(placement.len(), |peers| {
-            let expected = parts(&model, peers.world(), peers.rank());
-            let mut data: Vec<_> = expected.iter().map(|part| vec![0; part.data.len()]).collect();
-            let pairs = expected.iter().zip(&mut data);
-            let mut wanted: Vec<_> =
-                pairs.map(|(part, data)| PartMut { tensor: part.tensor.clone(), data }).collect();
+            let share = share_of(peers.world(), peers.rank());
             let tiers = self.tiers(placement[peers.rank()]);
-            let restored = tiers.resume(&mut wanted, peers).unwrap().unwrap();
-            assert!(expected.iter().zip(&data).all(|(part, data)| part.data == data));
+            let restored = share.resume(&tiers, peers).unwrap().unwrap();
             assert_eq!(restored.step, step);
             restored
         })
@@ -139,6 +134,41 @@ impl Cluster {
         let nodes = self.nodes.iter().map(|node| node.path().to_owned());
         let roots = nodes.chain(self.has_shared.then(|| self.shared()));
         roots.map(|root| root.join(name).join("MANIFEST.json").exists()).collect()
+    }
+}
+
+/// Part of the model that a rank of a world has.
+#[derive(Clone, Copy)]
+pub(crate) struct ShareOf {
+    world: usize,
+    rank: usize,
+}
+
+pub(crate) fn share_of(world: usize, rank: usize) -> ShareOf {
+    ShareOf { world, rank }
+}
+
+impl ShareOf {
+    /// Restores it, all bytes checked.
+    pub(crate) fn resume(
+        self,
+        tiers: &Tiers,
+        peers: &dyn Peers,
+    ) -> Result<Option<Restored>, Error> {
+        let of_step = |model: &[Vec<u8>]| -> Vec<Vec<u8>> {
+            let parts = parts(model, self.world, self.rank);
+            parts.iter().map(|part| part.data.to_vec()).collect()
+        };
+        let any = model(0);
+        let mut data: Vec<_> = of_step(&any).iter().map(|part| vec![0xAA; part.len()]).collect();
+        let boxes = parts(&any, self.world, self.rank).into_iter().map(|part| part.tensor);
+        let pairs = boxes.zip(&mut data);
+        let mut wanted: Vec<_> = pairs.map(|(tensor, data)| PartMut { tensor, data }).collect();
+        let restored = tiers.resume(&mut wanted, peers)?;
+        if let Some(restored) = &restored {
+            assert_eq!(data, of_step(&model(restored.step)), "all bytes of {}", restored.step);
+        }
+        Ok(restored)
     }
 }
 
@@ -577,53 +607,85 @@ impl Peers for Noisy<'_> {
     }
 
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
-        let mut payload = payload.to_vec();
-        let carries_chunks = payload[0] == 0; // the others are JSON
-        if let [_, .., last] = &mut payload[..]
-            && carries_chunks
+        self.peers.all_gather(payload)
+    }
+
+    fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<(), PeersError> {
+        if root == self.rank() {
+            self.flip_last(bytes);
+        }
+        self.peers.broadcast(root, bytes)
+    }
+
+    fn send_receive(
+        &self,
+        to: usize,
+        sent: &mut [u8],
+        from: usize,
+        received: &mut [u8],
+        deadline: Instant,
+    ) -> Result<(), PeersError> {
+        self.flip_last(sent);
+        self.peers.send_receive(to, sent, from, received, deadline)
+    }
+}
+
+impl Noisy<'_> {
+    fn flip_last(&self, sent: &mut [u8]) {
+        if let Some(last) = sent.last_mut()
             && let Some(left) = self.left.get().checked_sub(1)
         {
             self.left.set(left);
             *last ^= 1;
         }
-        self.peers.all_gather(&payload)
     }
 }
 
-fn resume_over_noise(cluster: &Cluster, flips: usize) -> Vec<Result<Restored, Error>> {
-    on_ranks(2, |peers| {
-        let mut data = model(0);
+/// Two ranks broadcast what they have, more ranks send it to those that want it.
+const BROADCAST_OR_MESSAGES: [usize; 2] = [2, 5];
+
+/// Restores on each rank the share of the next one.
+fn resume_over_noise(
+    cluster: &Cluster,
+    world: usize,
+    flips: usize,
+) -> Vec<Result<Restored, Error>> {
+    on_ranks(world, |peers| {
+        let next = (peers.rank() + 1) % world;
         let noisy = Noisy { peers, left: Cell::new(flips) };
-        let restored = cluster.tiers(peers.rank()).resume(&mut whole_parts(&mut data), &noisy);
-        restored.map(|restored| {
-            let restored = restored.unwrap();
-            assert_eq!(data, model(restored.step));
-            restored
-        })
+        let tiers = cluster.tiers(peers.rank());
+        let restored = share_of(world, next).resume(&tiers, &noisy)?;
+        Ok(restored.expect("found"))
     })
 }
 
 #[test]
 fn what_arrives_damaged_is_sent_again() {
-    let cluster = Cluster::new(2, false);
-    cluster.save(&[0, 1], 10, NVME);
-    let name = cluster.save(&[0, 1], 20, NVME);
-    for restored in resume_over_noise(&cluster, 1) {
-        let restored = restored.unwrap();
-        assert_eq!(restored.step, 20);
-        assert!(restored.warnings[0].contains("as sent"), "{:?}", restored.warnings);
+    for world in BROADCAST_OR_MESSAGES {
+        let placement: Vec<_> = (0..world).collect();
+        let cluster = Cluster::new(world, false);
+        cluster.save(&placement, 10, NVME);
+        let name = cluster.save(&placement, 20, NVME);
+        for restored in resume_over_noise(&cluster, world, 1) {
+            let restored = restored.unwrap();
+            assert_eq!(restored.step, 20);
+            assert!(restored.warnings[0].contains("as sent"), "{:?}", restored.warnings);
+        }
+        assert_eq!(cluster.committed(&name), vec![true; world]);
     }
-    assert_eq!(cluster.committed(&name), [true, true]);
 }
 
 #[test]
 fn a_network_that_damages_all_does_not_make_a_resume_fall_back() {
-    let cluster = Cluster::new(2, false);
-    cluster.save(&[0, 1], 10, NVME);
-    let name = cluster.save(&[0, 1], 20, NVME);
-    for result in resume_over_noise(&cluster, usize::MAX) {
-        let Error::OtherRanksFailed { failures, .. } = result.unwrap_err() else { panic!() };
-        assert!(failures[0].reason.contains("as sent"), "{failures:?}");
+    for world in BROADCAST_OR_MESSAGES {
+        let placement: Vec<_> = (0..world).collect();
+        let cluster = Cluster::new(world, false);
+        cluster.save(&placement, 10, NVME);
+        let name = cluster.save(&placement, 20, NVME);
+        for result in resume_over_noise(&cluster, world, usize::MAX) {
+            let Error::OtherRanksFailed { failures, .. } = result.unwrap_err() else { panic!() };
+            assert!(failures[0].reason.contains("as sent"), "{failures:?}");
+        }
+        assert_eq!(cluster.committed(&name), vec![true; world], "the copies are good");
     }
-    assert_eq!(cluster.committed(&name), [true, true], "the copies are good");
 }

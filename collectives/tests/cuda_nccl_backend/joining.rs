@@ -155,17 +155,57 @@ fn lacks_one(nccl: &Nccl, device: &Cuda) {
     assert!(matches!(collective.barrier(soon()), Err(Error::Dead { .. })), "everything is dead");
 }
 
+/// A supervisor reports a lost peer to the thread that handles signals.
+#[test]
+fn waits_end_when_another_thread_abandons_the_group() {
+    let test = "joining::waits_end_when_another_thread_abandons_the_group";
+    in_own_process(test, 0, || on_two_ranks(|Rank { nccl, device }| is_abandoned(&nccl, &device)));
+}
+
+/// Rank 1 takes no part in the operation for which rank 0 waits.
+fn is_abandoned(nccl: &Nccl, device: &Cuda) {
+    const BEFORE: Duration = Duration::from_millis(300);
+    const AT_MOST: Duration = Duration::from_secs(5);
+    if nccl.rank() == 1 {
+        return std::thread::sleep(BEFORE + AT_MOST);
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(BEFORE);
+            nccl.abandon("a peer is lost");
+        });
+        let start = Instant::now();
+        let mut buffer = Incoming::new(nccl, on_device(device, &[1.0; LEN]));
+        let started = buffer.start(Operation::AllReduceSum, 0..LEN);
+        let joined = started.and_then(|()| buffer.wait(&(0..LEN), soon(), |_| ()));
+        let settled = joined.and_then(|()| nccl.settle(TERMS.timeout, &mut |_| ()));
+        let error = settled.unwrap_err();
+        assert!(matches!(error, Error::Dead { .. }), "{error}");
+        assert!(error.to_string().contains("a peer is lost"), "{error}");
+        assert!(start.elapsed() < AT_MOST, "{:?}", start.elapsed());
+        assert!(nccl.memory_at_risk() && nccl.close(soon()).is_err());
+    });
+}
+
 /// A stream that waits takes only so much work; then the host would block without a deadline.
 #[test]
 fn the_host_is_not_far_ahead_of_a_gather_that_hangs() {
     let test = "joining::the_host_is_not_far_ahead_of_a_gather_that_hangs";
     in_own_process(test, 0, || {
-        on_two_ranks(|Rank { nccl, device }| computes_behind_gathers(&nccl, &device));
+        on_two_ranks(|rank| computes_behind(Operation::AllGather, &rank.nccl, &rank.device));
     });
 }
 
-/// Rank 1 starts none of the gathers behind each of which rank 0 computes.
-fn computes_behind_gathers(nccl: &Nccl, device: &Cuda) {
+#[test]
+fn the_host_is_not_far_ahead_of_a_reduce_scatter_that_hangs() {
+    let test = "joining::the_host_is_not_far_ahead_of_a_reduce_scatter_that_hangs";
+    in_own_process(test, 0, || {
+        on_two_ranks(|rank| computes_behind(Operation::ReduceScatterSum, &rank.nccl, &rank.device));
+    });
+}
+
+/// Rank 1 starts none of the operations behind each of which rank 0 computes.
+fn computes_behind(operation: Operation, nccl: &Nccl, device: &Cuda) {
     if nccl.rank() == 1 {
         return std::thread::sleep(TERMS.timeout + Duration::from_secs(5));
     }
@@ -173,7 +213,7 @@ fn computes_behind_gathers(nccl: &Nccl, device: &Cuda) {
     let mut other = on_device(device, &[1.0; LEN]);
     let mut outcomes = Vec::new();
     for buffer in &mut buffers {
-        buffer.start(Operation::AllGather, 0..LEN).unwrap();
+        buffer.start(operation, 0..LEN).unwrap();
         let joined = buffer.wait(&(0..LEN), soon(), |_| panic!("the device waits"));
         outcomes.push(joined.map_err(|error| error.to_string()));
         for _ in 0..450 {

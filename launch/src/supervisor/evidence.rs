@@ -106,6 +106,8 @@ pub struct Judgement {
     pub reason: Option<String>,
     /// Hosts, as their ranks call them, of ranks that the last attempt found slow until its end.
     pub slow_hosts: Vec<String>,
+    /// Hosts of ranks whose wrong values ended the last attempt.
+    pub faulty_hosts: Vec<String>,
 }
 
 /// State of a run.
@@ -159,6 +161,7 @@ impl Judgement {
             committed_step: None,
             reason: None,
             slow_hosts: Vec::new(),
+            faulty_hosts: Vec::new(),
         }
     }
 }

@@ -63,6 +63,8 @@ struct Member {
     is_last: bool,
     /// True if a rank on it was slow.
     is_slow: bool,
+    /// True if a rank on it computed wrong values: it is not chosen any more.
+    is_faulty: bool,
 }
 
 #[derive(Debug)]
@@ -128,6 +130,7 @@ impl<'a> Fleet<'a> {
             text: String::new(),
             is_last: false,
             is_slow: false,
+            is_faulty: false,
         };
         Self {
             request,
@@ -228,6 +231,20 @@ impl<'a> Fleet<'a> {
                 (self.report.0)(&format!("{}: {text}", self.description(host)));
             }
         }
+    }
+
+    /// Excludes hosts on which ranks computed wrong values.
+    pub(super) fn exclude(&mut self, faulty: &[usize]) {
+        for &host in faulty {
+            self.members[host].is_faulty = true;
+            let text = "a rank on it computed wrong values: it is not used any more";
+            (self.report.0)(&format!("{}: {text}", self.description(host)));
+        }
+    }
+
+    /// Returns the number of hosts that are not excluded.
+    pub(super) fn usable(&self) -> usize {
+        self.members.iter().filter(|member| !member.is_faulty).count()
     }
 
     /// Returns those of some hosts that have one of these names, as their ranks call them.
@@ -344,10 +361,11 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Lists the positions of hosts that answer and are not terminating.
+    /// Lists the positions of hosts that answer and are neither terminating nor excluded.
     fn ready(&self) -> Vec<usize> {
         let is_ready = |host: &usize| {
-            matches!(self.members[*host].state, State::Ready { terminating: false, .. })
+            let Member { state, is_faulty, .. } = &self.members[*host];
+            !is_faulty && matches!(state, State::Ready { terminating: false, .. })
         };
         (0..self.members.len()).filter(is_ready).collect()
     }
@@ -403,6 +421,7 @@ impl<'a> Fleet<'a> {
         let shown = absent.map(|host| {
             let member = &self.members[host];
             let text = match (&member.state, member.text.as_str()) {
+                _ if member.is_faulty => "a rank on it computed wrong values",
                 (State::Ready { .. }, _) => "it is terminating",
                 (_, "") => "it has not answered yet",
                 (_, text) => text,

@@ -204,6 +204,11 @@ impl Supervisor<'_> {
         if matches!(next, Next::Restart(_)) && after.has_begun_since(before) {
             let slow = self.fleet.of_names(hosts, &after.slow_hosts);
             self.fleet.prefer_others(&slow);
+            let faulty = self.fleet.of_names(hosts, &after.faulty_hosts);
+            self.fleet.exclude(&faulty);
+            if self.fleet.usable() < self.request.nodes {
+                return Ok(next.without_hosts());
+            }
         }
         let Some(loss) = loss.filter(|_| after.state != RunState::Unreadable) else {
             return Ok(next);

@@ -112,6 +112,13 @@ impl Next {
         end.code
     }
 
+    /// Ends the launch, because too few hosts are left.
+    pub(super) fn without_hosts(self) -> Self {
+        let (Self::End(end) | Self::Restart(end)) = self;
+        let text = format!("{}; no other host is left to start again on", end.text);
+        Self::End(ending(end.code, text))
+    }
+
     /// Replaces the reason of a loss by the record's, if it has one.
     pub(super) fn with_reason(mut self, reason: Option<String>) -> Self {
         let (Self::End(end) | Self::Restart(end)) = &mut self;
@@ -151,6 +158,9 @@ pub(super) fn of(
         }
         _ if ended.is_interrupted => interrupted(ended, after),
         RunState::Failed(PEER_LOST) => lost(ended, reason()),
+        RunState::Failed(code) if !after.faulty_hosts.is_empty() && !ended.stop_requested => {
+            Next::Restart(ending(code, reason()))
+        }
         RunState::Failed(code) => Next::End(ending(code, reason())),
         _ => unrecorded(ended, loss),
     }

@@ -12,7 +12,7 @@ use half::bf16;
 use crate::network::cuda::CudaOps;
 use crate::network::host::HostOps;
 pub use crate::network::{
-    AttentionBackend, LOGITS_BYTES_ON_CUDA, Options, ProbeProduct, Recompute, probe_shapes,
+    AttentionBackend, LOGITS_BYTES_ON_CUDA, Options, ProbeProduct, Recompute, Triad, probe_shapes,
 };
 use crate::network::{Network, Ops, ParameterRanges, Sink, Size, Source};
 use crate::ops::matmul;

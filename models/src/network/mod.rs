@@ -23,6 +23,7 @@ mod scratch;
 #[cfg(test)]
 pub(crate) mod single_block;
 mod size;
+mod triad;
 
 use std::ops::Range;
 
@@ -37,6 +38,7 @@ pub(crate) use self::parameter_ranges::ParameterRanges;
 pub use self::probe::{ProbeProduct, probe_shapes};
 use self::scratch::Scratch;
 pub(crate) use self::size::Size;
+pub use self::triad::Triad;
 use crate::meter::{Kind, Role};
 use crate::ops::matmul::Sums;
 use crate::ops::norm::{NormBackward, NormSaved};

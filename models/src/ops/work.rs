@@ -118,7 +118,7 @@ pub(crate) fn head_weight<E: Element>(chunk: cross_entropy::Shape, sums: Sums) -
     product::<E>(tokens * width * vocabulary, tokens * (vocabulary + width), wide)
 }
 
-/// The sum of squares of `elements` f32 gradients.
+/// The sums over `elements` f32 gradients.
 pub fn gradient_norm(elements: usize) -> Work {
     traffic::<f32>(elements, 0)
 }

@@ -3,10 +3,11 @@
 use crate::{Error, Workload};
 
 /// Names and texts, smallest first.
-const PRESETS: [(&str, &str); 13] = [
+const PRESETS: [(&str, &str); 14] = [
     ("smoke", include_str!("smoke.toml")),
     ("llama-smoke", include_str!("llama-smoke.toml")),
     ("gpt2-124m", include_str!("gpt2-124m.toml")),
+    ("smollm-135m", include_str!("smollm-135m.toml")),
     ("gpt2-355m", include_str!("gpt2-355m.toml")),
     ("gpt2-774m", include_str!("gpt2-774m.toml")),
     ("gpt2-1558m", include_str!("gpt2-1558m.toml")),

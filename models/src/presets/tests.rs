@@ -24,6 +24,8 @@ fn parameters_are_the_published_ones() {
         ("gpt2-355m", 354_823_168),
         ("gpt2-774m", 774_030_080),
         ("gpt2-1558m", 1_557_611_200),
+        // Published weights: `HuggingFaceTB/SmolLM-135M` on huggingface.co.
+        ("smollm-135m", 134_515_008),
         // Touvron et al. 2023 and the model cards print 8.03, 68.98 and 70.55 billion.
         ("llama3-8b", 8_030_261_248),
         ("llama2-70b", 68_976_648_192),
@@ -43,9 +45,11 @@ fn parameters_are_the_published_ones() {
 /// L, C, H, K, F, V and the context; RoPE's base and RMSNorm's epsilon; whether the head is tied.
 type Dimensions = ([usize; 7], [f64; 2], bool);
 
-/// `config.json` beside the published weights: `meta-llama/Llama-2-70b-hf`,
-/// `meta-llama/Meta-Llama-3-8B` and `meta-llama/Meta-Llama-3-70B` on huggingface.co.
-const LLAMA: [(&str, Dimensions); 3] = [
+/// `config.json` beside the published weights: `HuggingFaceTB/SmolLM-135M`,
+/// `meta-llama/Llama-2-70b-hf`, `meta-llama/Meta-Llama-3-8B` and `meta-llama/Meta-Llama-3-70B` on
+/// huggingface.co.
+const LLAMA: [(&str, Dimensions); 4] = [
+    ("smollm-135m", ([30, 576, 9, 3, 1536, 49_152, 2048], [1e4, 1e-5], true)),
     ("llama2-70b", ([80, 8192, 64, 8, 28672, 32000, 4096], [1e4, 1e-5], false)),
     ("llama3-8b", ([32, 4096, 32, 8, 14336, 128_256, 8192], [5e5, 1e-5], false)),
     ("llama3-70b", ([80, 8192, 64, 8, 28672, 128_256, 8192], [5e5, 1e-5], false)),
@@ -104,6 +108,7 @@ fn global_batches_hold_the_published_tokens() {
     for (name, tokens) in [
         ("gpt2-124m", 0.524e6),
         ("gpt2-1558m", 0.524e6),
+        ("smollm-135m", 1e6),
         ("gpt3-1.3b", 1e6),
         ("gpt3-6.7b", 2e6),
         ("gpt3-13b", 2e6),

@@ -45,8 +45,8 @@ const BUDGETS: [Budget; 34] = [
     budget("embedding_backward_positions", 64, 0),
     budget("gelu", 48, 0),
     budget("gelu_backward", 48, 0),
-    budget("squares_partials", 64, 128),
-    budget("squares_sum", 64, 128),
+    budget("sums_partials", 64, 128),
+    budget("add_partials", 64, 128),
     budget("first_non_finite", 32, 0),
     budget("add_gradients", 48, 0),
     // Partial sums of weights and biases for eight columns are in registers.

@@ -57,7 +57,7 @@ pub(crate) fn headers() -> Vec<File> {
 /// The options of each compilation of a file: formats, and widths that are constants.
 pub(crate) fn variants(file: &str) -> &'static [&'static [&'static str]] {
     match file {
-        "adamw/kernel.cu" | "gradient_norm/kernel.cu" | "update_norm/kernel.cu" => &[&[]],
+        "adamw/kernel.cu" | "update_norm/kernel.cu" => &[&[]],
         "attention/kernel.cu" => &[
             &["-DELEMENT_F32"],
             &["-DELEMENT_F32", "-DPAIR_ACCESS"],

@@ -1,21 +1,14 @@
 //! Ranks that can be compared with each other.
 
 use crate::RankRecord;
+use crate::groups::groups;
 
 /// Returns the ranks of each class, by number: those with equal devices, or with equal instruction
 /// sets of their matrix products. Ranks all have micro-batches of one size.
 pub fn classes(ranks: &[RankRecord]) -> Vec<Vec<usize>> {
     let device = |rank: &RankRecord| rank.device.as_ref().map(|device| device.name.clone());
     let key = |rank: &RankRecord| (device(rank), rank.matmul_kernel.clone());
-    let mut classes: Vec<(_, Vec<usize>)> = Vec::new();
-    for rank in ranks {
-        let key = key(rank);
-        match classes.iter_mut().find(|class| class.0 == key) {
-            Some(class) => class.1.push(rank.rank),
-            None => classes.push((key, vec![rank.rank])),
-        }
-    }
-    classes.into_iter().map(|class| class.1).collect()
+    groups(ranks.iter().map(|rank| (rank.rank, key(rank))))
 }
 
 #[cfg(test)]

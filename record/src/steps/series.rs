@@ -11,7 +11,7 @@ use super::sample::StepSample;
 use super::steady::{completes_batch, warmup_blocks};
 use super::target::TargetLoss;
 use crate::error::Error;
-use crate::golden::{Golden, GoldenCheck, GoldenWatch};
+use crate::golden::{Found, GoldenWatch};
 use crate::phase::PhaseTimes;
 
 /// Maximum number of blocks; beyond it, neighbours are merged.
@@ -47,7 +47,9 @@ pub struct StepSeries {
     /// First step that reached the target, with the wall time up to and including it.
     reached: Option<TargetReached>,
     /// Comparison of losses with golden ones, if there are any.
-    golden: Option<GoldenWatch>,
+    pub golden: Option<GoldenWatch>,
+    /// Parts of the key in which golden losses of the workload differ, if no others are known.
+    pub not_comparable: Option<String>,
     /// Digest of the bits of every loss, in the order of steps.
     losses: blake3::Hasher,
     blocks: Vec<StepBlock>,
@@ -102,6 +104,7 @@ impl StepSeries {
             attempt_phases: PhaseTimes::default(),
             target,
             golden: None,
+            not_comparable: None,
             reached: None,
             losses: blake3::Hasher::new(),
             blocks: Vec::new(),
@@ -109,19 +112,19 @@ impl StepSeries {
         }
     }
 
-    /// Adds a comparison of losses with golden ones.
-    pub fn with_golden(self, golden: Option<Golden>) -> Self {
-        Self { golden: golden.map(GoldenWatch::new), ..self }
+    /// Adds a comparison of losses with golden ones, or the reason why there is none.
+    pub fn with_golden(mut self, found: Found) -> Self {
+        match found {
+            Found::Golden(golden) => self.golden = Some(GoldenWatch::new(golden)),
+            Found::NotComparable(differing) => self.not_comparable = Some(differing),
+            Found::Nothing => {}
+        }
+        self
     }
 
     /// Target loss to stop at.
     pub fn target(&self) -> Option<TargetLoss> {
         self.target
-    }
-
-    /// Comparison of the losses with golden ones; `None` without golden losses.
-    pub fn golden_check(&self) -> Option<GoldenCheck> {
-        self.golden.as_ref().map(GoldenWatch::check)
     }
 
     /// Reads rank 0's steps from a run's folder.

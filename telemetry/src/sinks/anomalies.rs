@@ -30,6 +30,7 @@ impl Sink for Anomalies {
         let anomaly = match event {
             Event::Warning(anomaly) => anomaly,
             Event::Verdict(verdict) => &verdict.anomaly,
+            Event::Corruption(found) => &found.anomaly,
             _ => return,
         };
         if self.kept.len() < KEPT_MAX {

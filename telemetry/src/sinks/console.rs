@@ -35,7 +35,7 @@ impl Console {
 
     fn message(&mut self, event: &Event) {
         let text = match (self.options.log_format, event) {
-            (LogFormat::Text, Event::Warning(_) | Event::Verdict(_)) => {
+            (LogFormat::Text, Event::Warning(_) | Event::Verdict(_) | Event::Corruption(_)) => {
                 format!("warning: {}", event.text())
             }
             // The steps show the cost of a save, and the report the parts of the start.

@@ -297,6 +297,14 @@ impl Running {
             Fact::Calibration(all) => self.sniffed = all,
             Fact::Tuned(products) => record.tuned_products = Some(products),
             Fact::MatmulRate(rate) => self.reference.matmul_flops_per_second = Some(rate),
+            Fact::Corruption(checks) => {
+                let known = record.sdc.as_ref().map_or(0, |before| before.findings.len());
+                let is_new = checks.findings.len() > known;
+                record.sdc = Some(checks);
+                if is_new {
+                    record.write(dir)?; // even if the run is killed
+                }
+            }
             Fact::Profile(profile) => record.profile = Some(*profile),
             Fact::Weights(digest) => self.weights = Some(digest),
             Fact::Saves(Saves { tiers, figures }) => {
@@ -434,7 +442,7 @@ mod tests {
         let options = StepLogOptions {
             completed_steps: 0,
             target_loss: None,
-            golden: None,
+            golden: record::golden::Found::Nothing,
             loss_spike_z: 8.0,
         };
         let (log, _) = StepLog::open(dir, 0, 2, &options).unwrap();

@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::loss_watch::LossWatch;
 use crate::sink::Sink;
 use record::files::{Mode, create_folders};
-use record::golden::Golden;
+use record::golden::Found;
 use record::steps::file::StepFile;
 use record::{Error, StepSeries, TargetLoss, truncate_after};
 
@@ -18,7 +18,7 @@ pub struct StepLogOptions {
     /// Loss to stop at.
     pub target_loss: Option<TargetLoss>,
     /// Golden losses.
-    pub golden: Option<Golden>,
+    pub golden: Found,
     /// Z-score above which a loss is a spike.
     pub loss_spike_z: f64,
 }

@@ -11,7 +11,7 @@ use device::threads;
 use record::files::IoError;
 use record::{Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample};
 
-use crate::event::{Event, RunEnd, StopRequest, Verdict};
+use crate::event::{Event, RunEnd, StopRequest, Verdict, WrongValues};
 use crate::fact::Fact;
 use crate::hardware::{Missing, Readings};
 use crate::log_lines;
@@ -272,6 +272,13 @@ impl Events {
     /// Emits that a rank is slow, or no longer is.
     pub fn verdict(&self, verdict: Verdict) {
         self.emit(Event::Verdict(verdict));
+    }
+
+    /// Emits that a check has found wrong values. Waits a moment until it is delivered: it may be
+    /// the last message of a process.
+    pub fn corruption(&self, found: WrongValues) {
+        self.emit(Event::Corruption(found));
+        self.await_delivery();
     }
 
     /// Emits the readings of a piece of hardware.

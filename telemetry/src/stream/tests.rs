@@ -51,7 +51,12 @@ fn started(options: TelemetryOptions, screen: &Screen, is_terminal: bool) -> Tel
 
 fn begin(telemetry: &Telemetry, completed_steps: u64) -> u64 {
     let loss_spike_z = 8.0;
-    let options = StepLogOptions { completed_steps, target_loss: None, golden: None, loss_spike_z };
+    let options = StepLogOptions {
+        completed_steps,
+        target_loss: None,
+        golden: record::golden::Found::Nothing,
+        loss_spike_z,
+    };
     telemetry.begin_steps(&options).unwrap().removed_ns
 }
 

@@ -11,9 +11,10 @@ use super::attributes::text;
 use super::observed::{RUN, STEPS};
 
 /// Metrics that this run has no values of, or that only the endpoint of Prometheus has.
-const WITHOUT_VALUES: [&str; 5] = [
+const WITHOUT_VALUES: [&str; 6] = [
     "yardstick_loss_zscore", // from 73 steps on
     "yardstick_straggler_slower_ratio",
+    "yardstick_corruptions_total",
     "yardstick_warnings_total",
     "yardstick_lost_events_total",
     "yardstick_run_info",

@@ -74,7 +74,7 @@ Exit codes of a process:
   10  `compare` found that something got worse
   11  `compare`: too noisy to say that nothing got worse (0 with --allow-noisy)
   12  `compare`, `verify`: not comparable: a record is missing, damaged, incomplete or of
-      something else
+      something else; `fingerprint check`: there are no golden losses with the key of the run
   75  stopped on request after a committed checkpoint; the same command continues the run
  130  a second Ctrl-C; `launch`: any second signal to stop. Steps that are not saved are lost";
 

@@ -90,7 +90,7 @@ impl DeviceMemory {
     fn judge(&self, plan: RankPlan) -> RankPlan {
         let plan = if self.is_of_here { plan } else { plan.on_machine(None) };
         match self.bytes.filter(|_| plan.device.is_some()) {
-            Some(bytes) => plan.with_device_memory(bytes),
+            Some(bytes) => plan.on_device(bytes),
             None => plan,
         }
     }

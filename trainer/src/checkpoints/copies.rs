@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share};
+use checkpoint::promotion::{self, Holding, Promoter, PromoterOptions, Route, RouteStatus, Share};
 use checkpoint::{Failpoints, Member};
 use serde::{Deserialize, Serialize};
 
+use super::wait::Wait;
 use super::{Checkpointer, takeover};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
@@ -16,9 +17,6 @@ use crate::tier_set::TierSet;
 
 /// Interval between checks for a stop request while waiting for copies.
 const STOP_POLL: Duration = Duration::from_millis(100);
-
-/// Longest wait that is not reported.
-const REPORT_AFTER: Duration = Duration::from_secs(3);
 
 /// Copies from the tier that ranks save on to each farther tier that all ranks can use.
 #[derive(Debug)]
@@ -39,17 +37,6 @@ pub(super) struct Target<'run> {
     pub(super) member: &'run Member,
     /// Number of checkpoints kept there.
     pub(super) keep: usize,
-}
-
-/// Limits of a wait for copies, and the receiver of its reports.
-pub(super) struct Wait<'run> {
-    /// Limit without a stop request.
-    pub(super) limit: Duration,
-    /// Limit after a stop request: the scheduler that sent it kills the run soon.
-    pub(super) stop_grace: Duration,
-    pub(super) stop_requested: &'run dyn Fn() -> bool,
-    /// Receives a sentence if the wait is long.
-    pub(super) report: &'run dyn Fn(String),
 }
 
 /// Error of a route on one rank.
@@ -140,29 +127,57 @@ impl Copies {
         routes.filter_map(cause).collect()
     }
 
-    /// Waits until this rank has nothing left to copy. Returns whether it finished in time.
+    /// Resumes the copies of a restored checkpoint, which the ranks' disks may have in another
+    /// order than those that saved it. Returns a warning if it is on no farther tier, and cannot be
+    /// copied to any. Collective.
+    fn resume(
+        &self,
+        checkpoint: &str,
+        members: &[Member],
+        present: &Member,
+        ranks: &Ranks<'_>,
+    ) -> Outcome<Option<String>> {
+        let here = Holding::of(&present.store, checkpoint).ok();
+        match promotion::assign(&ranks.gather(&here)?) {
+            Ok(mut assigned) => {
+                let saved_ranks = assigned.swap_remove(ranks.rank());
+                for route in 0..self.targets.len() {
+                    self.promoter.submit_restored(checkpoint, route, saved_ranks.clone())?;
+                }
+                Ok(None)
+            }
+            Err(reason) => {
+                let mut targets = self.targets.iter().map(|&tier| &members[tier].store);
+                let is_safe = targets.any(|store| store.holds(checkpoint).unwrap_or(false));
+                let present = &present.name;
+                let warning = || {
+                    format!(
+                        "no tier that is copied to has the restored checkpoint {checkpoint}, and \
+                         it cannot be copied from tier {present}: {reason}"
+                    )
+                };
+                Ok((!is_safe).then(warning))
+            }
+        }
+    }
+
+    /// Waits until this rank has nothing left to copy. Returns whether it finished in time. A long
+    /// wait is reported.
     #[must_use]
-    pub(super) fn finish(&self, wait: &Wait<'_>) -> bool {
-        let started = Instant::now();
-        let mut deadline = started + wait.limit;
-        let mut is_stopping = false;
+    fn finish(&self, mut wait: Wait<'_>, report: &dyn Fn(String)) -> bool {
         let mut reported = None;
         loop {
-            let now = Instant::now();
-            if !is_stopping && (wait.stop_requested)() {
-                is_stopping = true;
-                deadline = deadline.min(now + wait.stop_grace);
-            }
+            let left = wait.left();
             let failing = Some(self.failing());
-            if now >= started + REPORT_AFTER
+            if wait.is_long()
                 && reported != failing
-                && let Some(text) = self.in_progress(deadline.saturating_duration_since(now))
+                && let Some(text) = self.in_progress(left)
             {
                 reported = failing;
-                (wait.report)(text);
+                report(text);
             }
-            let is_finished = self.promoter.finish(deadline.min(now + STOP_POLL));
-            if is_finished || now >= deadline {
+            let is_finished = self.promoter.finish(Instant::now() + left.min(STOP_POLL));
+            if is_finished || left.is_zero() {
                 return is_finished;
             }
         }
@@ -249,7 +264,8 @@ impl Checkpointer {
         let farther =
             takeover::usable(&self.tiers).into_iter().filter(|&position| position > present);
         let targets: Vec<_> = farther.map(target).collect();
-        let share = self.share(&ranks);
+        let attempt = self.claim.attempt;
+        let share = Share { rank: ranks.rank(), world: ranks.world(), attempt };
         let failpoints = trainer.injector().after(trainer.completed_steps());
         let limit = self.config.copy_bytes_per_second_max;
         let copies = Copies::start(
@@ -264,20 +280,16 @@ impl Checkpointer {
         Ok(())
     }
 
-    fn share(&self, ranks: &Ranks<'_>) -> Share {
-        Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt }
-    }
-
     /// Resumes what an earlier attempt may have left half-way: copies of the restored checkpoint,
-    /// if the tier in use has it on all ranks. If a node has lost its disk, the other nodes would
-    /// wait at the end for a copy that never arrives. Collective.
+    /// if the tier in use has all of it. Otherwise ranks would wait at the end for a copy that
+    /// never arrives; that is an anomaly where no farther tier has the checkpoint. Collective.
     pub(super) fn resume_copies(&self, checkpoint: &str, ranks: &Ranks<'_>) -> Outcome<()> {
-        let is_here = self.share(ranks).is_in(&self.present().store, checkpoint).unwrap_or(false);
-        let all = ranks.gather_bytes(&[u8::from(is_here)])?;
-        if let Some(copies) = &self.copies
-            && all.iter().all(|is_here| is_here == &[1])
+        let Some(copies) = &self.copies else { return Ok(()) }; // the same on all ranks
+        let warning = copies.resume(checkpoint, self.tiers.members(), self.present(), ranks)?;
+        if ranks.rank() == 0
+            && let Some(text) = warning
         {
-            copies.submit(checkpoint, TierSet::ALL);
+            self.warn(None, text);
         }
         Ok(())
     }
@@ -326,12 +338,7 @@ impl Checkpointer {
     /// `stop_grace` once a stop is requested. Warns of copies that are late.
     pub(crate) fn finish_copies(&mut self, stop_requested: &dyn Fn() -> bool) {
         let Some(copies) = &self.copies else { return };
-        let is_finished = copies.finish(&Wait {
-            limit: self.config.deadline,
-            stop_grace: self.config.stop_grace,
-            stop_requested,
-            report: &|text| self.events.note(text),
-        });
+        let is_finished = copies.finish(self.wait(stop_requested), &|text| self.events.note(text));
         for RouteStatus { tier, in_progress, is_failing, last_error, .. } in copies.status() {
             let text = if is_failing {
                 let error = last_error.unwrap_or_default();
@@ -371,9 +378,89 @@ fn combined(earlier: &[RouteStatus], later: Vec<RouteStatus>) -> Vec<RouteStatus
 
 #[cfg(test)]
 mod tests {
-    use collectives::Single;
+    use std::path::Path;
+    use std::thread;
+
+    use checkpoint::tier::{LocalTier, Scope};
+    use checkpoint::{Claim, Dtype, Identity, NoFailpoints, Part, Save, Store, TensorBox};
+    use collectives::{Single, Threads};
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn member(root: &Path, name: &str, scope: Scope) -> Member {
+        let identity = Identity::new("run", "workload");
+        let store = Store::open(Arc::new(LocalTier::new(root.join(name))), &identity).unwrap();
+        let store = Arc::new(store.with_scope(scope));
+        Member { name: name.to_owned(), scope, store }
+    }
+
+    /// Saves from two ranks, on the disks of two nodes.
+    fn save(root: &Path) -> String {
+        let checkpoints = on_two_ranks(|ranks| {
+            let store = member(root, ["node0", "node1"][ranks.rank()], Scope::Node).store;
+            let claim = Claim { attempt: 1, nonce: 1 };
+            let state = serde_json::json!({});
+            let request = Save { step: 8, claim, number: 0, state, parent: None };
+            let tensor = TensorBox::whole(&format!("of {}", ranks.rank()), Dtype::U8, &[100]);
+            let parts = [Part { tensor, data: &[7; 100] }];
+            store.save(&request, &parts, ranks, &NoFailpoints).unwrap().checkpoint
+        });
+        checkpoints[0].clone()
+    }
+
+    /// Resumes the copies to a shared tier, with two ranks on these nodes. Returns their warnings,
+    /// and whether the shared tier has the checkpoint.
+    fn resume_on(root: &Path, checkpoint: &str, nodes: [&str; 2]) -> (Vec<Option<String>>, bool) {
+        let warnings = on_two_ranks(|ranks| {
+            let present = member(root, nodes[ranks.rank()], Scope::Node);
+            let members = [present.clone(), member(root, "shared", Scope::Shared)];
+            let target = Target { position: 1, member: &members[1], keep: 0 };
+            let share = Share { rank: ranks.rank(), world: 2, attempt: 2 };
+            let none = TierSet::default();
+            let copies = Copies::start(&present, &[target], share, none, None, NoFailpoints);
+            let copies = copies.unwrap().unwrap();
+            let warning = copies.resume(checkpoint, &members, &present, ranks).unwrap();
+            assert!(copies.finish(Wait::start(LONG, LONG, &|| false), &|text| panic!("{text}")));
+            warning
+        });
+        let is_there = member(root, "shared", Scope::Shared).store.holds(checkpoint).unwrap();
+        (warnings, is_there)
+    }
+
+    fn on_two_ranks<T: Send>(run: impl Fn(&Ranks<'_>) -> T + Sync) -> Vec<T> {
+        let ranks = Threads::group(2);
+        thread::scope(|scope| {
+            let run = &run;
+            let threads =
+                ranks.iter().map(|rank| scope.spawn(move || run(&Ranks::new(rank, LONG))));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn ranks_that_come_back_in_another_order_resume_the_copies() {
+        for nodes in [["node0", "node1"], ["node1", "node0"]] {
+            let folder = tempfile::tempdir().unwrap();
+            let checkpoint = save(folder.path());
+            let resumed = resume_on(folder.path(), &checkpoint, nodes);
+            assert_eq!(resumed, (vec![None, None], true), "{nodes:?}");
+        }
+    }
+
+    #[test]
+    fn a_restored_checkpoint_that_cannot_be_copied_is_an_anomaly_unless_it_is_safe() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = save(folder.path());
+        let resume = |nodes| resume_on(folder.path(), &checkpoint, nodes);
+        let (warnings, is_there) = resume(["node1", "node2"]);
+        let text = warnings[0].as_ref().unwrap();
+        assert!(!is_there && text.contains("first those of rank 0"), "{text}");
+        assert_eq!(resume(["node0", "node1"]), (vec![None, None], true));
+        assert_eq!(resume(["node1", "node2"]), (vec![None, None], true));
+    }
 
     fn set(tiers: &[usize]) -> TierSet {
         let mut set = TierSet::default();

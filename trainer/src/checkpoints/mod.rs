@@ -14,6 +14,7 @@ pub(crate) mod state_map;
 mod takeover;
 pub mod tiers;
 mod trigger;
+mod wait;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ use tiers::Planned;
 use crate::tier_set::TierSet;
 pub(crate) use partner::{ChosenPartner, partner};
 pub(crate) use trigger::SaveTrigger;
+use wait::{REPORT_AFTER, Wait};
 
 use record::statistics::Distribution;
 use record::{PromotedTo, Trigger};
@@ -55,9 +57,6 @@ const SLOW_WRITERS: Rule =
 
 /// Interval of saves for the bound on false names in an hour: as frequent as usual.
 const SECONDS_BETWEEN_SAVES: f64 = 60.0;
-
-/// Longest wait for a save that is not reported.
-const REPORT_AFTER: Duration = Duration::from_secs(3);
 
 /// Interval between checks while waiting for the removal of old checkpoints.
 const RETENTION_POLL: Duration = Duration::from_millis(5);
@@ -263,8 +262,11 @@ impl Checkpointer {
     pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
         let start = Instant::now();
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
-        let restored = trainer
-            .fill_state(|state| Ok(self.tiers.resume(&mut state_map::held(state), &ranks)?))?;
+        let restored = trainer.fill_state(|state| {
+            let mut held = state_map::held(state);
+            let mut parts: Vec<_> = held.iter_mut().map(state_map::Held::as_part).collect();
+            Ok(self.tiers.resume(&mut parts, &ranks)?)
+        })?;
         let Some(restored) = restored else {
             self.start_copies(trainer)?;
             return Ok(None);
@@ -331,25 +333,24 @@ impl Checkpointer {
     /// Waits until old checkpoints have been removed: for `checkpoint.deadline` at most, and for
     /// `checkpoint.stop_grace` once a stop is requested. The next attempt removes the rest.
     pub(crate) fn finish_retention(&mut self, stop_requested: &dyn Fn() -> bool) {
-        let started = Instant::now();
-        let mut deadline = started + self.config.deadline;
-        let mut is_stopping = false;
+        let mut wait = self.wait(stop_requested);
         let mut is_reported = false;
         while !self.saver().has_ended_afterwards() {
-            if !is_stopping && stop_requested() {
-                is_stopping = true;
-                deadline = deadline.min(Instant::now() + self.config.stop_grace);
-            }
-            if Instant::now() >= deadline {
+            if wait.left().is_zero() {
                 return self.stop_retention();
             }
-            if !is_reported && started.elapsed() >= REPORT_AFTER {
+            if !is_reported && wait.is_long() {
                 is_reported = true;
                 self.events.note("waits until old checkpoints are removed");
             }
             std::thread::sleep(RETENTION_POLL);
         }
         self.saver().finish_afterwards();
+    }
+
+    /// Starts a wait at the end of the attempt.
+    fn wait<'run>(&self, stop_requested: &'run dyn Fn() -> bool) -> Wait<'run> {
+        Wait::start(self.config.deadline, self.config.stop_grace, stop_requested)
     }
 
     /// Stops the removal of old checkpoints, without waiting for a removal in progress.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use checkpoint::remote::{Remote, RemoteOptions};
 use checkpoint::tier::{LocalTier, ObjectTier, Scope, Tier};
-use checkpoint::{Error, Identity, Member, Reads, Store, Unusable};
+use checkpoint::{Error, Identity, Member, Partner, Reads, Store, Unusable};
 use record::files::{IoError, Mode};
 use record::text::is_remote;
 use serde::{Deserialize, Serialize};
 
+use super::partner::refused;
 use super::tiers::Planned;
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
@@ -40,10 +41,12 @@ pub struct Opened {
 /// shorter. Collective.
 ///
 /// # Errors
-/// The error of a tier that belongs to something else, on the rank that found it, and that of the
+/// Exit code 2 if the rank that keeps the copy of a partner's files has them on the same disk. The
+/// error of a tier that belongs to something else, on the rank that found it, and that of the
 /// last tier if no other is left.
 pub(crate) fn open(
     planned: Vec<Planned>,
+    partner: Option<Partner>,
     identity: &Identity,
     deadline: Duration,
     ranks: Ranks<'_>,
@@ -53,6 +56,9 @@ pub(crate) fn open(
     for tier in planned {
         let opening = Opening { tier: &tier, identity, deadline };
         let own = opening.on_all(ranks)?;
+        if let Some(partner) = partner.filter(|_| tier.has_partner_copies) {
+            opening.require_own_disks(partner, own.is_ok(), ranks)?;
+        }
         let failure = own.as_ref().err().map(|error| Unusable {
             tier: tier.name.to_owned(),
             rank: ranks.rank(),
@@ -147,6 +153,34 @@ impl Opening<'_> {
             }
             store
         }))
+    }
+
+    /// Refuses copies on the disk of their owner, which would be lost with it: each rank leaves a
+    /// mark on its disk, and looks for that of the rank whose files it keeps. Collective.
+    fn require_own_disks(
+        &self,
+        partner: Partner,
+        can_write: bool,
+        ranks: Ranks<'_>,
+    ) -> Outcome<()> {
+        let place = self.place().ok().filter(|_| can_write);
+        let mark = format!("VISIBLE-{}-{}", ranks.rank(), nonce());
+        let marked = place.as_ref().filter(|place| place.replace(&mark, b"").is_ok());
+        // A rank that cannot leave one has no files of which there could be a copy.
+        let marks = ranks.gather(&marked.map(|_| mark.clone()))?;
+        let exists = |mark: &str| place.as_ref().is_some_and(|it| it.exists(mark).unwrap_or(false));
+        let is_same = marks[partner.kept].as_deref().is_some_and(exists);
+        let found = ranks.gather(&is_same.then_some(partner.kept))?;
+        if let Some(place) = marked {
+            drop(place.delete(&mark)); // one that stays harms nobody
+        }
+        let same = found.iter().enumerate().find_map(|(keeper, kept)| Some((keeper, (*kept)?)));
+        let Some((keeper, kept)) = same else { return Ok(()) };
+        let address = &self.tier.address;
+        Err(refused(&format!(
+            "a disk of its own on each node, found the files of rank {kept} on that of rank \
+             {keeper}, which is to keep their copy: {address} is the same folder on both nodes"
+        )))
     }
 
     fn first(&self, mark: Option<&str>) -> Result<(Arc<dyn Tier>, Store), Error> {
@@ -255,6 +289,9 @@ mod tests {
     use super::*;
     use record::text::Interval;
 
+    /// Partner of each of two ranks.
+    const OTHER: [Partner; 2] = [Partner { keeper: 1, kept: 1 }, Partner { keeper: 0, kept: 0 }];
+
     fn planned(scope: Scope, address: &str) -> Planned {
         let (name, address) = ("shared", address.to_owned());
         Planned { name, scope, address, every: Interval::Never, keep: 1, has_partner_copies: false }
@@ -262,14 +299,25 @@ mod tests {
 
     /// Opens a tier on two ranks, at these places.
     fn open_at(scope: Scope, places: [&str; 2]) -> [Outcome<Opened>; 2] {
+        open_planned(places.map(|place| planned(scope, place)), None)
+    }
+
+    /// Opens a tier of nodes with partner copies on two ranks, at these places.
+    fn open_with_copies(places: [&str; 2]) -> [Outcome<Opened>; 2] {
+        let planned = |place| Planned { has_partner_copies: true, ..planned(Scope::Node, place) };
+        open_planned(places.map(planned), Some(OTHER))
+    }
+
+    fn open_planned(planned: [Planned; 2], partners: Option<[Partner; 2]>) -> [Outcome<Opened>; 2] {
         let deadline = Duration::from_millis(200);
-        let ranks = Threads::group(2).into_iter().zip(places.map(str::to_owned));
+        let ranks = Threads::group(2).into_iter().zip(planned);
         let threads: Vec<_> = ranks
-            .map(|(rank, place)| {
+            .map(|(rank, planned)| {
                 thread::spawn(move || {
                     let ranks = Ranks::new(&rank, Duration::from_secs(20));
                     let identity = Identity::new("run", "workload");
-                    open(vec![planned(scope, &place)], &identity, deadline, ranks)
+                    let partner = partners.map(|partners| partners[ranks.rank()]);
+                    open(vec![planned], partner, &identity, deadline, ranks)
                 })
             })
             .collect();
@@ -297,5 +345,33 @@ mod tests {
             let error = opened.unwrap_err().to_string();
             assert!(error.contains("no path of it is known"), "{error}");
         }
+    }
+
+    #[test]
+    fn nodes_with_the_same_disk_cannot_keep_each_other_s_copies() {
+        let folder = tempfile::tempdir().unwrap();
+        let [here, there] = ["here", "there"].map(|name| folder.path().join(name));
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&here, &link).unwrap();
+        let [here, there, link] =
+            [here, there, link].map(|path| path.to_string_lossy().into_owned());
+        for opened in open_with_copies([&here, &there]) {
+            assert_eq!(opened.unwrap().members.len(), 1);
+        }
+        for same in [&here, &link] {
+            for opened in open_with_copies([&here, same]) {
+                let failure = opened.unwrap_err();
+                assert_eq!(failure.code, ExitCode::Usage);
+                let text = failure.to_string();
+                assert!(
+                    text.contains("checkpoint.nvme.partner = true: expected a disk of its own")
+                );
+                assert!(text.contains("the files of rank 1 on that of rank 0"), "{text}");
+            }
+        }
+        for opened in open_at(Scope::Node, [&here, &here]) {
+            assert!(opened.is_ok(), "without copies, ranks of a node have one disk");
+        }
+        assert_eq!(std::fs::read_dir(&here).unwrap().count(), 1, "RUN.json, and no mark");
     }
 }

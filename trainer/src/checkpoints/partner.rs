@@ -71,7 +71,7 @@ fn choose(rank: usize, places: &[Place]) -> Outcome<ChosenPartner> {
     Ok(ChosenPartner { partner: partners[rank], warning })
 }
 
-fn refused(expected: &str) -> Failure {
+pub(super) fn refused(expected: &str) -> Failure {
     Failure::usage(format!("checkpoint.nvme.partner = true: expected {expected}"))
 }
 

@@ -3,7 +3,7 @@
 use checkpoint::{Dtype, PartMut, TensorBox};
 use models::Layout;
 
-use crate::step::{Piece, SavedLayout, SavedRange, StateBuffersMut, WEIGHTS};
+use crate::step::{HeldElements, Piece, SavedLayout, SavedRange, StateBuffersMut, WEIGHTS};
 
 /// Returns the name of a buffer's tensor in a checkpoint.
 fn name_in_checkpoint(prefix: &str, tensor: &str) -> String {
@@ -40,20 +40,34 @@ pub(crate) fn saved(state: &SavedLayout<'_>) -> Saved {
     saved
 }
 
+/// Box that this rank holds.
+#[derive(Debug)]
+pub(crate) struct Held<'state> {
+    tensor: TensorBox,
+    data: HeldElements<'state>,
+}
+
+impl Held<'_> {
+    /// Returns the box as a restore takes it.
+    pub(crate) fn as_part(&mut self) -> PartMut<'_> {
+        PartMut { tensor: self.tensor.clone(), data: &mut self.data }
+    }
+}
+
 /// Returns the state that this rank holds, to be filled from a checkpoint of any world size.
-pub(crate) fn held(state: StateBuffersMut<'_>) -> Vec<PartMut<'_>> {
+pub(crate) fn held(state: StateBuffersMut<'_>) -> Vec<Held<'_>> {
     let mut parts = Vec::new();
-    let StateBuffersMut { shard, layout, buffers } = state;
+    let StateBuffersMut { shard, layout, buffers, writer } = state;
     for buffer in buffers {
         let mut rest = buffer.elements;
         let mut position = 0;
         for piece in shard.pieces() {
             let range = buffer.order.of(piece);
-            rest = rest.split_at_mut(range.start - position).1;
+            rest = rest.split_at(range.start - position).1;
             position = range.end;
             for tensor in boxes(buffer.prefix, layout, piece) {
-                let (own, tail) = rest.split_at_mut(tensor.elements());
-                parts.push(PartMut { tensor, data: bytemuck::cast_slice_mut(own) });
+                let (elements, tail) = rest.split_at(tensor.elements());
+                parts.push(Held { tensor, data: HeldElements { elements, writer } });
                 rest = tail;
             }
         }

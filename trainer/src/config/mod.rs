@@ -3,6 +3,7 @@
 //! Values come from a preset or a TOML file, then from `--set key=value`; the last one wins. An
 //! unknown key or an impossible value is an error that names it.
 
+mod corruption;
 mod origin;
 mod overrides;
 pub mod size;
@@ -27,6 +28,7 @@ use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
 use record::limits::CONFIG_BYTES_MAX;
 
+pub use corruption::CorruptionConfig;
 use origin::Origin;
 pub use tier_variables::Variables;
 
@@ -67,6 +69,8 @@ pub struct Settings {
     pub checkpoint: CheckpointConfig,
     /// Logs and measurements.
     pub telemetry: TelemetryConfig,
+    /// Checks for silent data corruption.
+    pub sdc: CorruptionConfig,
 }
 
 /// Implementation of the model's forward and backward.

@@ -59,6 +59,13 @@ impl Batches {
         Ok(prefetcher.next())
     }
 
+    /// Reads a micro-batch of any rank, in a step that begins with sequence `cursor`. The next
+    /// micro-batch of this rank stays the next one.
+    pub fn read(&self, rank: usize, cursor: u64, micro_batch: usize, buffers: &mut Buffers) {
+        let plan = BatchPlan { rank, ..self.plan };
+        buffers.fill(&*self.sequences, &plan, cursor, micro_batch);
+    }
+
     /// Returns the plan of the sequences that this rank takes.
     pub fn plan(&self) -> &BatchPlan {
         &self.plan

@@ -12,6 +12,7 @@ use std::{
 
 use device::{Allocator, DeviceBuffer, threads};
 
+use super::random_tokens::fill_at_random;
 use super::sequences::Sequences;
 
 /// Number of micro-batch buffers: one in use, the others filled or being filled.
@@ -62,8 +63,45 @@ impl Buffers {
     /// Allocates the buffers of one prefetcher.
     pub fn allocate(plan: &BatchPlan, allocator: &Allocator) -> Vec<Self> {
         let allocator = allocator.for_purpose("prefetched tokens");
+        (0..PREFETCH_DEPTH).map(|_| Self::of_one(plan, &allocator)).collect()
+    }
+
+    /// Allocates the buffers of one micro-batch.
+    pub fn of_one(plan: &BatchPlan, allocator: &Allocator) -> Self {
         let tokens = || allocator.zeros(plan.micro_sequences * plan.sequence_tokens);
-        (0..PREFETCH_DEPTH).map(|_| Self { inputs: tokens(), targets: tokens() }).collect()
+        Self { inputs: tokens(), targets: tokens() }
+    }
+
+    /// Reads a micro-batch of a plan's rank, in a step that begins with sequence `cursor`.
+    pub fn fill(
+        &mut self,
+        sequences: &dyn Sequences,
+        plan: &BatchPlan,
+        cursor: u64,
+        micro_batch: usize,
+    ) {
+        let first = plan.first_sequence(cursor, micro_batch);
+        let inputs = self.inputs.host_mut().chunks_exact_mut(plan.sequence_tokens);
+        let targets = self.targets.host_mut().chunks_exact_mut(plan.sequence_tokens);
+        for (index, (inputs, targets)) in (first..).zip(inputs.zip(targets)) {
+            sequences.fill(index, inputs, targets);
+        }
+    }
+
+    /// Writes a fixed input.
+    pub(crate) fn fill_at_random(&mut self, vocabulary: usize) {
+        fill_at_random(self.inputs.host_mut(), vocabulary);
+        fill_at_random(self.targets.host_mut(), vocabulary);
+    }
+
+    /// Returns the input tokens, to be changed.
+    pub fn inputs_mut(&mut self) -> &mut [u32] {
+        self.inputs.host_mut()
+    }
+
+    /// Returns the micro-batch in the buffers.
+    pub fn micro_batch(&self) -> MicroBatch<'_> {
+        MicroBatch(self)
     }
 }
 
@@ -198,12 +236,7 @@ fn work(sequences: &dyn Sequences, plan: BatchPlan, cursor: u64, exchange: &Exch
     for cursor in (cursor..).step_by(plan.global_sequences) {
         for micro_batch in 0..plan.accumulation {
             let Some(mut buffers) = exchange.take(|state| &mut state.free) else { return };
-            let first = plan.first_sequence(cursor, micro_batch);
-            let inputs = buffers.inputs.host_mut().chunks_exact_mut(plan.sequence_tokens);
-            let targets = buffers.targets.host_mut().chunks_exact_mut(plan.sequence_tokens);
-            for (index, (inputs, targets)) in (first..).zip(inputs.zip(targets)) {
-                sequences.fill(index, inputs, targets);
-            }
+            buffers.fill(sequences, &plan, cursor, micro_batch);
             exchange.give(|state| &mut state.filled, buffers);
         }
     }

@@ -35,7 +35,7 @@ use crate::config::Variables;
 use crate::failure::Outcome;
 use crate::plan::{JobShape, RankPlan, device_bytes_of_rank, with_chosen_recompute};
 use crate::ranks::Ranks;
-use crate::run::{self, Exit, NcclLog};
+use crate::run::{self, Exit, NcclLog, WatchedBackends};
 use gpu_health::{Ecc, GpuClocks, GpuMemory, GpuPcie};
 use gpus::Gpus;
 use record::ExitCode;
@@ -68,10 +68,10 @@ pub fn run(
     // First, while there is no other thread.
     let nccl_log = NcclLog::prepare(&options.config);
     let mut status = Status::Pass;
-    let exit = run::joined(&options.config, |world| {
+    let exit = run::joined(&options.config, |world, peer_loss| {
         let deadline = options.config.settings.collectives.deadline;
         let ranks = Ranks::new(&*world.collective, deadline);
-        let doctor = Doctor { options, world, ranks, start: Instant::now() };
+        let doctor = Doctor { options, world, peer_loss, ranks, start: Instant::now() };
         let examined = doctor.examine(&nccl_log)?;
         status = examined.report.status;
         if ranks.rank() == 0 {
@@ -127,6 +127,7 @@ struct Examined {
 struct Doctor<'a> {
     options: &'a DoctorOptions,
     world: &'a World,
+    peer_loss: &'a WatchedBackends,
     ranks: Ranks<'a>,
     start: Instant,
 }
@@ -149,7 +150,8 @@ impl Doctor<'_> {
         together.push(clock::compare(self.ranks, &places)?);
         together.push(links::measure(self.world, self.ranks, &places, self.options.links)?);
         let has_rdma = all.iter().map(|rank| rank.has_rdma).collect();
-        let network = transports::Network { world: self.world, ranks: self.ranks, has_rdma };
+        let Self { world, peer_loss, ranks, .. } = *self;
+        let network = transports::Network { world, peer_loss, ranks, has_rdma };
         let connected = network.probe(&self.options.config, nccl_log)?;
         together.extend(connected.found);
         // Last, so that errors during the checks count.

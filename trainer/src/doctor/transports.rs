@@ -11,7 +11,7 @@ use super::Found;
 use crate::config::Config;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::run::{self, Connected, Evidence, NcclLog};
+use crate::run::{self, Connected, Evidence, NcclLog, WatchedBackends};
 use record::{transport_gaps, without_gdr};
 
 pub(super) const TRANSPORTS: CheckDesc = CheckDesc {
@@ -48,6 +48,7 @@ pub(super) struct Probed {
 /// Ranks, and the network between them.
 pub(super) struct Network<'a> {
     pub(super) world: &'a World,
+    pub(super) peer_loss: &'a WatchedBackends,
     pub(super) ranks: Ranks<'a>,
     /// For each rank, true if it may use an RDMA port that is up.
     pub(super) has_rdma: Vec<bool>,
@@ -66,7 +67,7 @@ impl Network<'_> {
             return Ok(Probed { found: found.into(), is_closed: true });
         }
         let Connected { evidence, failures, is_closed } =
-            run::connect(config, self.world, self.ranks, log)?;
+            run::connect(config, self.world, self.peer_loss, self.ranks, log)?;
         let [of_transports, of_gdr] = match named(&failures) {
             Some(text) => [
                 Finding::fail(text, "NCCL connects all ranks"),

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use checkpoint::{Dtype, PartMut, SingleRank, Store, TensorBox};
+use checkpoint::{Dtype, Memory, PartMut, SingleRank, Store, TensorBox};
 use models::layout::Tensor;
 use models::{Layout, ModelConfig};
 
@@ -135,12 +135,13 @@ impl Export<'_> {
     /// Reads some tensors from the checkpoint, which verifies its digests.
     fn restore(&self, tensors: &[Tensor]) -> Outcome<Restored> {
         let mut weights: Vec<_> = tensors.iter().map(|t| vec![0.0_f32; t.range.len()]).collect();
-        let part = |(tensor, weights): (&Tensor, _)| {
+        let bytes = weights.iter_mut().map(|of| bytemuck::cast_slice_mut(of.as_mut_slice()));
+        let mut bytes: Vec<&mut [u8]> = bytes.collect();
+        let part = |(tensor, data): (&Tensor, _)| {
             let name = weight_in_checkpoint(&tensor.name);
-            let tensor = TensorBox::whole(&name, Dtype::F32, &tensor.shape);
-            PartMut { tensor, data: bytemuck::cast_slice_mut::<f32, u8>(weights) }
+            PartMut { tensor: TensorBox::whole(&name, Dtype::F32, &tensor.shape), data }
         };
-        let data = weights.iter_mut().map(Vec::as_mut_slice);
+        let data = bytes.iter_mut().map(|bytes| -> &mut dyn Memory { bytes });
         let mut parts: Vec<_> = tensors.iter().zip(data).map(part).collect();
         let restored = self.store.restore(self.checkpoint, &mut parts, &SingleRank);
         let restored = restored.map_err(|error| Failure::new(ExitCode::Checkpoint, error))?;

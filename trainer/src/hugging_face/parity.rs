@@ -180,9 +180,9 @@ impl Case {
             }
             errors.steps = worse(errors.steps, error);
             let values = View::from(gradient.values.as_slice());
-            let mut squares = [0.0];
-            ops.add_squares((&mut squares).into(), values).unwrap();
-            let update = optimizer.update(step as u64, squares[0].sqrt());
+            let mut sums = [0.0; 2];
+            ops.add_sums((&mut sums).into(), values.into(), 0).unwrap();
+            let update = optimizer.update(step as u64, sums[1].sqrt());
             state.update(&update, &|bucket| values.slice(bucket.own.clone()), &*ops).unwrap();
         }
         errors

@@ -4,7 +4,7 @@ use models::fused::Recompute;
 use models::workload::Compute;
 use serde::Serialize;
 
-use super::recompute::{CONTEXT_BYTES, with_chosen_recompute};
+use super::recompute::{available_bytes, with_chosen_recompute};
 use super::{JobShape, RankPlan};
 use crate::config::{Config, Device, Sharded};
 use crate::failure::Outcome;
@@ -63,7 +63,7 @@ fn with_devices(
         let config = with_chosen_recompute(&config, shape, Some(device_memory_bytes))?;
         let plan = RankPlan::new(&config, shape, None)?;
         let needed_bytes = plan.device.map_or(0, |device| device.total_bytes);
-        let fits = needed_bytes.saturating_add(CONTEXT_BYTES) <= device_memory_bytes;
+        let fits = needed_bytes <= available_bytes(device_memory_bytes);
         let recompute = config.recompute();
         let found = LeastDevices { device_memory_bytes, devices, sharded, recompute, needed_bytes };
         Ok(fits.then_some(found))

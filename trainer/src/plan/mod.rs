@@ -20,7 +20,8 @@ use crate::failure::{Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
 use crate::mesh::{Dimensions, MeshShape};
 use crate::step::{Allocators, TRANSFER_BYTES, allocate, placed_layout};
-use crate::timing::probe::{MatmulProbe, triad_bytes};
+use crate::timing::matmul_probe::MatmulProbe;
+use crate::timing::memory_probe;
 use advice::{Limit, Origin};
 pub use cost::{Ceilings, OpCost, StepCost};
 pub use least::{DEVICES_OF_NODE, LeastDevices, least_devices};
@@ -150,6 +151,12 @@ impl RankPlan {
     pub fn on_machine(mut self, available_bytes: Option<u64>) -> Self {
         self.available_bytes = available_bytes;
         self.judged()
+    }
+
+    /// Judges the plan on a device of which this rank has so much memory, with what the driver
+    /// takes of it.
+    pub fn on_device(self, memory_bytes: u64) -> Self {
+        self.with_device_memory(recompute::available_bytes(memory_bytes))
     }
 
     /// Judges the plan on a device with so much memory available to this rank.
@@ -305,8 +312,6 @@ fn count_between_steps(
 ) {
     let probe = MatmulProbe::new(config);
     let saved_bytes = CHECKPOINT_BYTES * (buffer_elements / shape.world) as u64;
-    // A device's state is copied to the host to be saved.
-    let copied_bytes = if config.is_on_cuda() { saved_bytes } else { 0 };
     // Weights that are set or digested pass through the host.
     let transfer_bytes = if config.is_on_cuda() { TRANSFER_BYTES as u64 } else { 0 };
     let import_bytes = config.settings.run.init_from.as_ref().map_or(0, |_| BUFFER_BYTES as u64);
@@ -315,10 +320,10 @@ fn count_between_steps(
     let multiplies = is_measured || is_profiled;
     let copies = !config.is_on_cuda() && (is_profiled || is_measured && shape.world > 1);
     let peak = [
-        copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes),
+        CHECKPOINT_WRITER_BYTES.min(saved_bytes),
         transfer_bytes + import_bytes,
         if multiplies { probe.planned_bytes(shape.threads) } else { 0 },
-        if copies { triad_bytes(shape.local) } else { 0 },
+        if copies { memory_probe::planned_bytes(shape.local) } else { 0 },
     ];
     let peak = peak.into_iter().max().unwrap_or(0);
     allocator.for_purpose("checkpoint writer, probes").record(peak);

@@ -8,7 +8,12 @@ use crate::config::Config;
 use crate::failure::Outcome;
 
 /// Reserve for the driver's context, of each rank; not measured yet.
-pub(super) const CONTEXT_BYTES: u64 = 1 << 30;
+const CONTEXT_BYTES: u64 = 1 << 30;
+
+/// Returns what a rank can allocate of a device's memory.
+pub(super) fn available_bytes(memory_bytes: u64) -> u64 {
+    memory_bytes.saturating_sub(CONTEXT_BYTES)
+}
 
 /// Returns the configuration with what a run chooses where `run.recompute` is not set: on a CUDA
 /// device with so many bytes for each rank the least with which a rank fits, and the most if it
@@ -36,7 +41,7 @@ fn least_that_fits(config: &Config, shape: JobShape, device_bytes: u64) -> Outco
     for level in [Recompute::None, Recompute::Selective] {
         let plan = RankPlan::new(&with_recompute(config, level), shape, None)?;
         let needed = plan.device.map_or(0, |device| device.total_bytes);
-        if needed.saturating_add(CONTEXT_BYTES) <= device_bytes {
+        if needed <= available_bytes(device_bytes) {
             return Ok(level);
         }
     }

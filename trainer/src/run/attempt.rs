@@ -19,8 +19,8 @@ use crate::config::Config;
 use crate::failure::Outcome;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::tier_set::TierSet;
+use crate::timing::matmul_probe::MatmulProbe;
 use crate::timing::phase::StepTime;
-use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
 use record::Trigger;
 use record::golden::GoldenWatch;
@@ -140,7 +140,14 @@ impl Ballot<'_> {
 impl RunningAttempt<'_, '_> {
     /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
     pub(super) fn run(&mut self) -> Outcome<StopReason> {
-        let reason = self.steps();
+        let reason = self.train_and_save();
+        self.report_corruption();
+        self.record_checks();
+        reason
+    }
+
+    fn train_and_save(&mut self) -> Outcome<StopReason> {
+        let reason = self.tested_steps();
         self.stop_point.end_steps(self.trainer.completed_steps());
         self.report_untimed();
         let reason = reason?;
@@ -191,6 +198,14 @@ impl RunningAttempt<'_, '_> {
         saved.and(profiled).map(|()| reason)
     }
 
+    /// Trains until there is a reason to stop, if the ranks compute the same before.
+    fn tested_steps(&mut self) -> Outcome<StopReason> {
+        let tested = self.trainer.self_test();
+        self.report_corruption();
+        tested?;
+        self.steps()
+    }
+
     /// Trains until there is a reason to stop. Makes no step if the restored steps have reached the
     /// target.
     fn steps(&mut self) -> Outcome<StopReason> {
@@ -201,7 +216,9 @@ impl RunningAttempt<'_, '_> {
             let step = self.trainer.completed_steps() + 1;
             self.events.begin_step(step);
             self.stop_point.begin_step(step);
-            let end = self.step(step).map_err(|failure| failure.at_step(step))?;
+            let end = self.step(step);
+            self.report_corruption();
+            let end = end.map_err(|failure| failure.at_step(step))?;
             if let Some(reason) = end {
                 return Ok(reason);
             }
@@ -248,6 +265,21 @@ impl RunningAttempt<'_, '_> {
             self.measure_machine(step)?;
         }
         Ok(end)
+    }
+
+    /// Reports wrong values that checks have found, and how many checks there were.
+    fn report_corruption(&mut self) {
+        for finding in self.trainer.take_corruptions() {
+            self.peers.corruption(finding);
+            self.record_checks();
+        }
+    }
+
+    /// Adds the checks for silent data corruption to the record.
+    fn record_checks(&self) {
+        let mut record = self.trainer.corruption_record();
+        self.peers.name_gpus(&mut record);
+        self.events.note_for_record(Fact::Corruption(record));
     }
 
     /// Writes the trace if this is the last traced step.
@@ -513,6 +545,9 @@ impl RunningAttempt<'_, '_> {
         let step = self.trainer.completed_steps();
         self.report_untimed();
         self.trainer.clock().enter(Phase::Checkpoint);
+        if !self.checkpointer.is_saving() {
+            self.trainer.compare_replicas().map_err(|failure| failure.at_step(step))?;
+        }
         let veto = Box::new(self.events.sync());
         let started = self.checkpointer.start(self.trainer, due, why, veto);
         started.map_err(|failure| failure.at_step(step))

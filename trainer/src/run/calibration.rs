@@ -1,18 +1,18 @@
 //! Comparison of ranks on equal work at the same time, after the first step: it finds a slow
 //! machine before that has slowed many steps down.
 
-use std::time::Duration;
-
 use device::Device;
 use record::statistics::{median_of, robust_deviation};
 use record::{CalibrationRates, RankRecord};
 
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::timing::probe::{self, MatmulProbe};
+use crate::timing::matmul_probe::MatmulProbe;
+use crate::timing::memory_probe::MemoryProbe;
 
-/// Duration of each part of a measurement.
-const PART: Duration = Duration::from_millis(20);
+/// A measurement takes this part of the configured time of the matmul probe, 20 ms by default: all
+/// ten together take less than that time.
+const PARTS: u32 = 12;
 
 /// Measurements of each rate, the best of which counts: other load only makes them smaller.
 const MEASUREMENTS: usize = 5;
@@ -45,16 +45,19 @@ fn measure_once(
     local_world: usize,
     memory_bytes_per_second: &mut Option<f64>,
 ) -> Outcome<Vec<Option<CalibrationRates>>> {
+    let part = matmul.budget() / PARTS;
+    let mut memory = MemoryProbe::new(device, local_world)?;
     for _ in 0..MEASUREMENTS {
         ranks.collective.barrier(ranks.deadline())?;
-        let rate = probe::memory_bytes_per_second(device, local_world, PART)?;
+        let rate = memory.as_mut().map(|memory| memory.bytes_per_second(part)).transpose()?;
         let best = memory_bytes_per_second.iter().copied().chain(rate);
         *memory_bytes_per_second = best.reduce(f64::max);
     }
+    drop(memory);
     let mut is_complete = true;
     for _ in 0..MEASUREMENTS {
         ranks.collective.barrier(ranks.deadline())?;
-        is_complete &= matmul.measure(device, PART)?;
+        is_complete &= matmul.measure(device, part)?;
     }
     let matmul_rate = matmul.flops_per_second().filter(|_| is_complete);
     let rates = matmul_rate.zip(*memory_bytes_per_second);

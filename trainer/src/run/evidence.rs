@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use launch::supervisor::{Evidence, Explanation, Judgement, RunState};
 
-use record::{Attempt, AttemptEnd, Error, RankRecord, Reason, Record, Status};
+use record::{Attempt, AttemptEnd, CorruptionAction, Error, RankRecord, Reason, Record, Status};
 
 use super::folder::Folder;
 
@@ -60,6 +60,7 @@ impl Evidence for RunEvidence {
             committed_step: committed_step(folder),
             reason: record.reason.as_ref().map(|reason| text(reason, &record)),
             slow_hosts: slow_hosts(&record),
+            faulty_hosts: faulty_hosts(&record),
         }
     }
 
@@ -83,6 +84,14 @@ fn slow_hosts(record: &Record) -> Vec<String> {
     let is_slow = |rank: &&RankRecord| rank.straggler.is_some_and(|it| it.until_step.is_none());
     let hosts: BTreeSet<_> = record.ranks.iter().filter(is_slow).map(|rank| &rank.host).collect();
     hosts.into_iter().cloned().collect()
+}
+
+/// Returns the hosts of ranks whose wrong values ended the run.
+fn faulty_hosts(record: &Record) -> Vec<String> {
+    let findings = record.sdc.as_ref().map_or(&[][..], |sdc| &sdc.findings);
+    let ended = findings.iter().filter(|found| found.action == CorruptionAction::Stop);
+    let ranks = ended.filter_map(|found| record.ranks.get(found.rank?));
+    ranks.map(|rank| rank.host.clone()).collect()
 }
 
 fn state(record: &Record) -> RunState {

@@ -34,6 +34,7 @@ pub use evidence::RunEvidence;
 pub use folder::{Folder, dated};
 pub(crate) use nccl_log::NcclLog;
 pub use options::RunOptions;
+pub(crate) use peer_loss::WatchedBackends;
 use rank_backend::RankBackend;
 pub(crate) use rendezvous::identity_with_libraries;
 use rendezvous::with_chosen_recompute;
@@ -86,10 +87,10 @@ pub fn in_world(
     config: &Config,
     body: impl FnOnce(&World, &Device, &dyn Collective) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {
-    joined(config, |world| {
+    joined(config, |world, peer_loss| {
         let device = open_device(config, &world.placement)?;
         // Not dropped after a failure, as in a run.
-        let backend = ManuallyDrop::new(RankBackend::open(config, world, &device)?);
+        let backend = ManuallyDrop::new(RankBackend::open(config, world, &device, peer_loss)?);
         body(world, &device, backend.collective())?;
         let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
         Ok(process::warn_unless_closed(closed))
@@ -101,12 +102,17 @@ pub fn in_world(
 ///
 /// # Errors
 /// Those of [`in_world`].
-pub fn joined(config: &Config, body: impl FnOnce(&World) -> Outcome<bool> + Send) -> Outcome<Exit> {
-    let peer_loss = peer_loss::handle()?;
+pub(crate) fn joined(
+    config: &Config,
+    body: impl FnOnce(&World, &WatchedBackends) -> Outcome<bool> + Send,
+) -> Outcome<Exit> {
+    let signal = peer_loss::handle()?;
+    let backends = WatchedBackends::default();
     let world = process::open_world(config)?;
     let rank = world.placement.rank;
-    let worked = peer_loss::watched(peer_loss, &*world.collective, || {
-        process::thread_pool(&world.threads).and_then(|pool| pool.install(|| body(&world)))
+    let worked = peer_loss::watched(signal, &*world.collective, &backends, || {
+        let pool = process::thread_pool(&world.threads)?;
+        pool.install(|| body(&world, &backends))
     });
     match worked {
         Ok(is_closed) => {
@@ -131,6 +137,7 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     let signals = SignalFlags::install(move |signal| reported.report(signal))
         .map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let peer_loss = peer_loss::handle()?;
+    let backends = WatchedBackends::default();
     let mut start = StartClock::new();
     let world = process::open_world(&runs[0].config)?;
     log_lines::set_rank(world.placement.rank);
@@ -142,7 +149,8 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
             // Not dropped after a failure: freeing memory that a device or a network still uses may
             // hang, and the process ends now.
             let session =
-                ManuallyDrop::new(Session::new(options, &world, &signals, &stop_point, nccl_log)?);
+                Session::new(options, &world, &backends, &signals, &stop_point, nccl_log)?;
+            let session = ManuallyDrop::new(session);
             let follows = number + 1 < runs.len();
             let mut code = session.train(start, follows)?;
             if follows && session.is_asked_to_stop()? {
@@ -157,7 +165,7 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
         }
         Ok(trained)
     };
-    let trained = peer_loss::watched(peer_loss, &*world.collective, || {
+    let trained = peer_loss::watched(peer_loss, &*world.collective, &backends, || {
         process::thread_pool(&world.threads).and_then(|pool| pool.install(&mut train))
     });
     match trained {

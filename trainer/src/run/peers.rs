@@ -8,12 +8,12 @@ use std::time::Duration;
 use collectives::transports::transports;
 use record::text::list;
 use record::{
-    Anomaly, CalibrationRates, ErrorFile, ExitCode, RankRecord, Reason, Record, Status, Straggler,
-    transport_anomalies, with_recorded_loss,
+    Anomaly, CalibrationRates, Corruption, CorruptionRecord, ErrorFile, ExitCode, RankRecord,
+    Reason, Record, Status, Straggler, transport_anomalies, with_recorded_loss,
 };
 use telemetry::fact::Fact;
 use telemetry::hardware::Finding;
-use telemetry::{Events, Verdict};
+use telemetry::{Events, Verdict, WrongValues};
 
 use super::calibration::outliers;
 use super::transports::Evidence;
@@ -121,6 +121,31 @@ impl Peers {
         self.events.verdict(Verdict { straggler, anomaly });
     }
 
+    /// Reports wrong values that a check has found.
+    pub(super) fn corruption(&self, mut finding: Corruption) {
+        if self.rank != 0 {
+            return;
+        }
+        finding.gpu = self.gpu_of(&finding);
+        let step = Some(finding.step).filter(|&step| step > 0);
+        let text = finding.text(&self.ranks);
+        let anomaly = Anomaly { step, rank: finding.rank, text };
+        self.events.corruption(WrongValues { finding, anomaly });
+    }
+
+    /// Adds the GPUs of the ranks that findings name.
+    pub(super) fn name_gpus(&self, record: &mut CorruptionRecord) {
+        for finding in &mut record.findings {
+            finding.gpu = self.gpu_of(finding);
+        }
+    }
+
+    /// Returns the PCI address of the GPU of the rank that a finding names.
+    fn gpu_of(&self, finding: &Corruption) -> Option<String> {
+        let device = self.ranks.get(finding.rank?)?.device.as_ref()?;
+        Some(device.pci_bus_id.clone())
+    }
+
     /// Reports something new about a rank's GPU.
     pub(super) fn alarming(&self, step: u64, finding: &Finding) {
         if self.rank == 0 {
@@ -136,7 +161,7 @@ impl Peers {
             return with_names(failure, &self.ranks);
         };
         let stall = Stall::of(&self.dir, self.attempt, step, self.hosts.len());
-        if let Some((rank, position)) = stall.cause() {
+        if let Some((rank, position)) = stall.cause(self.rank, &failure.causes()) {
             let explained = failure.context(stall.text(&self.places())).caused_by(rank);
             return Failure { phase: position.map(|position| position.phase), ..explained };
         }
@@ -149,11 +174,15 @@ impl Peers {
         Failure { rank: failure.rank.or(other), ..failure }
     }
 
-    /// Waits until rank 0 has recorded the loss of a peer, unless that is lost itself. A launcher
-    /// ends all ranks once one has ended, and rank 0 learns of the loss up to a step later.
+    /// Waits until rank 0 has recorded the loss of a peer, unless that is lost itself, or a failure
+    /// that all ranks share. A launcher ends all ranks once one has ended, and rank 0 learns of the
+    /// loss up to a step later.
     pub(super) fn await_record(&self, failure: &Failure, is_over: &dyn Fn() -> bool) {
-        let is_of_rank_0 = self.rank == 0 || failure.failed_rank(self.rank) == Some(0);
-        if is_of_rank_0 || failure.code != ExitCode::PeerLost {
+        let is_recorded_later = match failure.code {
+            ExitCode::PeerLost => failure.failed_rank(self.rank) != Some(0),
+            code => code == ExitCode::Numerical,
+        };
+        if self.rank == 0 || !is_recorded_later {
             return;
         }
         let is_missing = || {
@@ -229,28 +258,67 @@ fn with_names(failure: Failure, ranks: &[RankRecord]) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use collectives::Operation;
-    use record::MeshPlace;
     use record::fixtures::finished;
+    use record::phase::Phase;
+    use record::{MeshPlace, Position, StallFile};
+    use telemetry::{LogFormat, Telemetry, TelemetryOptions};
 
     use super::*;
 
+    /// Telemetry of a rank that prints nothing.
+    pub(in crate::run) fn silent_telemetry(dir: &Path, world: usize) -> Telemetry {
+        let options = TelemetryOptions {
+            dir: dir.to_owned(),
+            rank: 1,
+            host: String::new(),
+            world,
+            log_format: LogFormat::Text,
+            total_steps: 7,
+            log_every_steps: 1,
+            tensorboard: None,
+            prometheus: None,
+            otlp: None,
+        };
+        Telemetry::start(options).unwrap()
+    }
+
+    /// The failure of a rank that waited for these.
+    fn lost(peers: &[usize]) -> Failure {
+        Failure::from(collectives::Error::Deadline {
+            operation: Operation::AllGather,
+            group: None,
+            position: None,
+            rank: 0,
+            waited: Duration::from_secs(3),
+            bytes: 64,
+            backend: "mpi",
+            peers: peers.to_vec(),
+        })
+    }
+
+    /// Ranks 0 and 1 still computed when they last wrote; rank 2 waits, and rank 3 is silent.
+    #[test]
+    fn positions_do_not_replace_a_rank_that_the_backend_names() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("attempts")).unwrap();
+        let phases = [Phase::Backward, Phase::Backward, Phase::CommExposed];
+        for (rank, phase) in phases.into_iter().enumerate() {
+            let position = Position { step: 7, phase, bucket: 0, buckets: 0 };
+            StallFile::new(dir.path(), 1, rank).write(&position).unwrap();
+        }
+        let telemetry = silent_telemetry(dir.path(), 4);
+        let ranks = vec![finished().ranks[0].clone(); 4];
+        let peers = Peers::new(dir.path(), 1, 0, ranks, telemetry.events());
+        let named = |failure: Failure| peers.explain(failure.at_step(7)).rank;
+        assert_eq!(named(lost(&[3])), Some(3));
+        assert_eq!(named(lost(&[])), Some(1), "rank 0 waits itself");
+    }
+
     #[test]
     fn every_missing_rank_is_named_with_its_place_in_the_dimensions() {
-        let lost = || {
-            let error = collectives::Error::Deadline {
-                operation: Operation::AllGather,
-                group: None,
-                position: None,
-                rank: 0,
-                waited: Duration::from_secs(3),
-                bytes: 64,
-                backend: "mpi",
-                peers: vec![1, 3],
-            };
-            Failure::from(error)
-        };
+        let lost = || lost(&[1, 3]);
         let of = |number, mesh| RankRecord { rank: number, mesh, ..finished().ranks[0].clone() };
         let place = |rank| MeshPlace { data: rank / 2, shard: rank % 2 };
         let placed: Vec<_> = (0..4).map(|rank| of(rank, Some(place(rank)))).collect();

@@ -19,6 +19,7 @@ use super::beginning::{JobReport, begun};
 use super::folder::{Folder, Prepared};
 use super::nccl_log::NcclLog;
 use super::options::RunOptions;
+use super::peer_loss::WatchedBackends;
 use super::peers::Peers;
 use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
@@ -45,11 +46,11 @@ use crate::fault_injection::{self, Injector};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
-use crate::step::{Evaluation, Trainer, batch_plan};
-use crate::timing::probe::MatmulProbe;
+use crate::step::{CorruptionFound, Evaluation, Trainer, batch_plan};
+use crate::timing::matmul_probe::MatmulProbe;
 use crate::timing::profile::Profile;
 use record::ExitCode;
-use record::golden::{Golden, GoldenKey, GoldenMiss, GoldenWatch};
+use record::golden::{Found, Golden, GoldenKey, GoldenMiss, GoldenWatch};
 use record::hardware::RankHardware;
 use record::slow_ranks::{self, Detector, Rule};
 use record::{
@@ -108,6 +109,7 @@ impl<'run> Session<'run> {
     pub(super) fn new(
         options: &'run RunOptions,
         world: &'run World,
+        peer_loss: &'run WatchedBackends,
         signals: &'run SignalFlags,
         stop_point: &'run StopPoint,
         nccl_log: &'run NcclLog,
@@ -148,7 +150,7 @@ impl<'run> Session<'run> {
         agree_on_configuration(options, world, &workload_id)?;
         let storage = ranks_with_storage_timeout(options, world);
         let partner = partner(&config.settings.checkpoint, placement.node, storage)?;
-        let backend = RankBackend::open(config, world, &device)?;
+        let backend = RankBackend::open(config, world, &device, peer_loss)?;
         if let Device::Cuda(device) = &device {
             let sharing = ranks_sharing(options, world, device)?;
             plan = plan.with_device_memory(device.free_bytes()? / sharing as u64);
@@ -192,7 +194,8 @@ impl<'run> Session<'run> {
         let storage = ranks_with_storage_timeout(self.options, self.world);
         let variables = Variables::read().agreed(storage)?;
         let planned = tiers::planned(&settings, variables, &self.folder.checkpoints(), run);
-        let opened = open(planned, &identity, settings.deadline, storage)?;
+        let partner = self.partner.as_ref().map(|chosen| chosen.partner);
+        let opened = open(planned, partner, &identity, settings.deadline, storage)?;
         let events = telemetry.events();
         let mut checkpointer =
             Checkpointer::claim(opened, settings, *number, ranks, events.clone())?;
@@ -276,6 +279,9 @@ impl<'run> Session<'run> {
             };
             let begun = begun(&self.options.config, &self.workload_id, attempt, report, events)?;
             events.record(Fact::Begun(Box::new(begun)))?;
+            if let Some(text) = self.backend.warning_of_placement() {
+                events.warn(Anomaly { step: None, rank: None, text });
+            }
         }
         Ok(Peers::new(self.folder.root(), attempt, rank, ranks, events))
     }
@@ -301,7 +307,7 @@ impl<'run> Session<'run> {
             Ok(StopReason::LastStep | StopReason::TargetLoss | StopReason::Measured) => {
                 (Status::Complete, ExitCode::Done)
             }
-            Err(failure) if failure.error.is::<GoldenMiss>() => (Status::Void, failure.code),
+            Err(failure) if is_void(failure) => (Status::Void, failure.code),
             Err(failure) => (Status::Failed, failure.code),
         };
         let communicates = trainer.filter(|trainer| !trainer.ranks().is_alone());
@@ -432,7 +438,10 @@ impl<'run> Session<'run> {
             steady: self.steady_watch(),
             slow_ranks,
             alerts: AlertWatch::new(self.world.placement.world),
-            golden: golden.map(GoldenWatch::new),
+            golden: match golden {
+                Found::Golden(golden) => Some(GoldenWatch::new(golden)),
+                Found::NotComparable(_) | Found::Nothing => None,
+            },
             losses: before.losses,
             first_step: completed_steps + 1,
             start: Some(start),
@@ -484,13 +493,14 @@ impl<'run> Session<'run> {
     }
 
     /// Returns the golden losses of this run, unless it starts with other weights.
-    fn golden(&self, tokens_per_step: u64) -> Outcome<Option<Golden>> {
+    fn golden(&self, tokens_per_step: u64) -> Outcome<Found> {
         if self.import.is_some() {
-            return Ok(None);
+            return Ok(Found::Nothing);
         }
         let device = if matches!(self.device, Device::Host) { "cpu" } else { "cuda" };
         let key = GoldenKey { workload_id: &self.workload_id, device, tokens_per_step };
-        Ok(Golden::find(self.options.config.settings.telemetry.golden.as_deref(), key)?)
+        let Config { name, settings, .. } = &self.options.config;
+        Ok(Golden::find(settings.telemetry.golden.as_deref(), name, key)?)
     }
 
     /// Returns the count of steady steps, on rank 0.
@@ -791,7 +801,7 @@ impl<'run> Session<'run> {
         &self,
         telemetry: &Telemetry,
         completed_steps: u64,
-        golden: Option<Golden>,
+        golden: Found,
     ) -> Outcome<StepsBefore> {
         let target_loss = target_loss(self.options);
         let loss_spike_z = self.options.config.settings.telemetry.loss_spike_z;
@@ -919,6 +929,11 @@ fn end_record(events: &Events, ended: Ended, checkpointer: &Checkpointer) -> Out
     let saves = Saves { tiers: checkpointer.tiers(), figures: checkpointer.figures() };
     events.note_for_record(Fact::Saves(saves));
     Ok(events.record(Fact::Ended(ended))?)
+}
+
+/// Returns whether the run has computed wrong values.
+fn is_void(failure: &Failure) -> bool {
+    failure.error.is::<GoldenMiss>() || failure.error.is::<CorruptionFound>()
 }
 
 /// Returns whether a newer attempt has claimed the checkpoints.

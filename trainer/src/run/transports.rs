@@ -9,6 +9,7 @@ use launch::bootstrap::World;
 use serde::{Deserialize, Serialize};
 
 use super::nccl_log::{LoggedGroup, NcclLog};
+use super::peer_loss::WatchedBackends;
 use super::process;
 use super::rank_backend::RankBackend;
 use super::session::open_device;
@@ -78,6 +79,7 @@ const AFTER_NCCL: Duration = Duration::from_secs(10);
 pub(crate) fn connect(
     config: &Config,
     world: &World,
+    peer_loss: &WatchedBackends,
     ranks: Ranks<'_>,
     log: &NcclLog,
 ) -> Outcome<Connected> {
@@ -89,7 +91,7 @@ pub(crate) fn connect(
         return Ok(Connected { evidence: Vec::new(), failures, is_closed: true });
     };
     // Not dropped after a failure, as in a run.
-    let backend = RankBackend::open(config, world, &device).map(ManuallyDrop::new);
+    let backend = RankBackend::open(config, world, &device, peer_loss).map(ManuallyDrop::new);
     let failures = gather_failures(backend.as_ref().err().map(ToString::to_string))?;
     let Some(backend) = backend.ok().filter(|_| failures.iter().all(Option::is_none)) else {
         return Ok(Connected { evidence: Vec::new(), failures, is_closed: false });

@@ -160,7 +160,7 @@ impl Tuning<'_> {
                 Err(None) => {}
             }
         }
-        let products = trainer.measure_products(&self.options.config)?;
+        let products = trainer.measure_products()?;
         Ok(Choice { source: TuningSource::Measured, products })
     }
 

@@ -1,9 +1,11 @@
 //! Watchdog for a step that does not end, which reports the ranks that have arrived and those that
 //! have not.
 //!
-//! A thread of each rank watches the position of training. When a step takes half of the deadline
-//! of collectives, it writes the position to the run's folder, also for a rank that hangs itself.
-//! So when the deadline passes, the waiting ranks can name those that did not arrive.
+//! A thread of each rank watches the position of training. From the time at which a step has taken
+//! half of the deadline of collectives, it writes the position to the run's folder, also for a rank
+//! that hangs itself, and writes it again whenever it has changed: a rank that arrives later is no
+//! longer missing. So when the deadline passes, the waiting ranks can name those that did not
+//! arrive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,15 +47,15 @@ pub(super) struct Watched {
 struct LastCheck {
     step: u64,
     since: Instant,
-    /// True if the rank has written its position.
-    is_written: bool,
+    /// Position that the rank has written.
+    written: Option<Position>,
     /// True if rank 0 has evaluated the positions of all ranks.
     is_warned: bool,
 }
 
 impl LastCheck {
     fn now(step: u64) -> Self {
-        Self { step, since: Instant::now(), is_written: false, is_warned: false }
+        Self { step, since: Instant::now(), written: None, is_warned: false }
     }
 }
 
@@ -89,16 +91,17 @@ impl Watched {
         let position = self.progress.position();
         let file = StallFile::new(&self.dir, self.attempt, self.rank);
         if position.step != last.step {
-            if last.is_written {
+            if last.written.is_some() {
                 file.remove();
             }
             *last = LastCheck::now(position.step);
             return;
         }
         let passed = last.since.elapsed();
-        if !last.is_written && position.step > 0 && passed >= self.timeout {
+        let is_due = position.step > 0 && passed >= self.timeout;
+        if is_due && last.written != Some(position) {
             let _ = file.write(&position); // a rank that cannot write is silent
-            last.is_written = true;
+            last.written = Some(position);
         }
         // By then the other ranks have written theirs.
         if self.rank == 0 && !last.is_warned && passed >= self.timeout + self.timeout / 4 {
@@ -113,7 +116,7 @@ impl Watched {
         }
         let whole = Stall::of(&self.dir, self.attempt, own.step, self.places.len());
         // If no rank waits for another one, the step is just long.
-        let Some((rank, _)) = whole.cause() else { return };
+        let Some((rank, _)) = whole.cause(self.rank, &[]) else { return };
         let step = own.step;
         let seconds = self.timeout.as_secs_f64();
         let found = whole.text(&self.places);
@@ -143,14 +146,20 @@ impl Stall {
         position.phase == Phase::CommExposed
     }
 
-    /// Returns the first rank that has not arrived, and its position, if that is known; `None`
-    /// unless some ranks have arrived and some have not.
-    pub(super) fn cause(&self) -> Option<(usize, Option<Position>)> {
+    /// Returns the likely cause, a rank that has not arrived, and its position, if that is known;
+    /// `None` unless some ranks have arrived and some have not.
+    ///
+    /// A rank that a failed operation lacked (`lacked`) comes before the others, and a lower number
+    /// before a higher one. Rank `own`, which asks, is the last: it waits itself, although it may have arrived
+    /// since its file was written.
+    pub(super) fn cause(&self, own: usize, lacked: &[usize]) -> Option<(usize, Option<Position>)> {
         let arrived = self.positions.iter().flatten().any(Self::has_arrived);
         let is_missing =
             |it: &(usize, &Option<Position>)| !it.1.as_ref().is_some_and(Self::has_arrived);
-        let missing = self.positions.iter().enumerate().find(is_missing)?;
-        arrived.then_some((missing.0, *missing.1))
+        let missing = self.positions.iter().enumerate().filter(is_missing);
+        let (rank, position) =
+            missing.min_by_key(|(rank, _)| (*rank == own, !lacked.contains(rank), *rank))?;
+        arrived.then_some((rank, *position))
     }
 
     /// Describes the likely cause if all ranks have arrived.
@@ -209,6 +218,7 @@ fn place(position: &Position) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::peers::tests::silent_telemetry;
 
     fn at(phase: Phase, bucket: u32) -> Position {
         Position { step: 7, phase, bucket, buckets: 4 }
@@ -219,7 +229,7 @@ mod tests {
         let arrived = Some(at(Phase::CommExposed, 2));
         let hosts = ["node-0", "node-1"].map(str::to_owned);
         let stall = Stall { step: 7, positions: vec![arrived, arrived] };
-        assert!(stall.cause().is_none());
+        assert!(stall.cause(0, &[]).is_none());
         let text = stall.text_of_network(&hosts).unwrap();
         assert!(text.contains("all ranks had arrived, 0 (node-0), 1 (node-1): "), "{text}");
         let hung = Stall { step: 7, positions: vec![arrived, Some(at(Phase::Forward, 0))] };
@@ -236,7 +246,10 @@ mod tests {
             Stall::of(dir.path(), 2, 7, 4)
         };
         write(0, at(Phase::CommExposed, 3));
-        assert_eq!(write(1, Position { step: 6, ..at(Phase::Data, 0) }).cause(), Some((1, None)));
+        assert_eq!(
+            write(1, Position { step: 6, ..at(Phase::Data, 0) }).cause(0, &[]),
+            Some((1, None))
+        );
         write(3, at(Phase::CommExposed, 3));
         let stall = write(2, at(Phase::Forward, 0));
         let text = stall.text(&hosts);
@@ -245,7 +258,51 @@ mod tests {
         let arrived = "; ranks 0 (node-0), 3 (node-3): arrived, waits for bucket 3 of 4";
         assert!(text.ends_with(arrived), "{text}");
         let stall = write(1, at(Phase::CommExposed, 3));
-        assert_eq!(stall.cause(), Some((2, Some(at(Phase::Forward, 0)))));
-        assert_eq!(write(2, at(Phase::CommExposed, 3)).cause(), None, "all wait");
+        assert_eq!(stall.cause(0, &[]), Some((2, Some(at(Phase::Forward, 0)))));
+        assert_eq!(write(2, at(Phase::CommExposed, 3)).cause(0, &[]), None, "all wait");
+    }
+
+    #[test]
+    fn of_several_ranks_one_that_an_operation_lacked_is_the_cause() {
+        let [arrived, late] = [at(Phase::CommExposed, 0), at(Phase::Backward, 0)].map(Some);
+        let stall = Stall { step: 7, positions: vec![late, late, arrived, None] };
+        assert_eq!(stall.cause(2, &[]), Some((0, late)));
+        assert_eq!(stall.cause(2, &[2, 3]), Some((3, None)));
+        assert_eq!(stall.cause(0, &[]), Some((1, late)), "the rank that asks waits itself");
+        let stall = Stall { step: 7, positions: vec![late, arrived, arrived, arrived] };
+        assert_eq!(stall.cause(0, &[]), Some((0, late)), "the others waited for it");
+    }
+
+    /// Rank 5 of two shard groups of four hangs in forward. The others of its group wait for its
+    /// weights; the other group computes for some time, and waits for its sums.
+    #[test]
+    fn a_rank_that_arrives_late_is_not_the_cause() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("attempts")).unwrap();
+        let telemetry = silent_telemetry(dir.path(), 8);
+        let rank = |rank| Watched {
+            dir: dir.path().to_owned(),
+            attempt: 2,
+            rank,
+            places: vec![String::new(); 8],
+            progress: Arc::default(),
+            timeout: Duration::ZERO,
+            events: telemetry.events().clone(),
+        };
+        let ranks: Vec<Watched> = (0..8).map(rank).collect();
+        let mut checks: Vec<LastCheck> = (0..8).map(|_| LastCheck::now(7)).collect();
+        let mut cause = |phase_of: &dyn Fn(usize) -> Phase| {
+            for (rank, last) in ranks.iter().zip(&mut checks) {
+                rank.progress.begin(7);
+                rank.progress.enter(phase_of(rank.rank));
+                rank.check(last);
+            }
+            Stall::of(dir.path(), 2, 7, 8).cause(4, &[])
+        };
+        let of_frozen = |rank| if rank == 5 { Phase::Forward } else { Phase::CommExposed };
+        let early = |rank| if rank < 4 { Phase::Backward } else { of_frozen(rank) };
+        assert_eq!(cause(&early).map(|cause| cause.0), Some(0), "it still computes");
+        let position = Position { bucket: 0, buckets: 0, ..at(Phase::Forward, 0) };
+        assert_eq!(cause(&of_frozen), Some((5, Some(position))));
     }
 }

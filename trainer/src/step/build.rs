@@ -20,6 +20,7 @@ use super::optimizer::Optimizer;
 use super::scalars::Scalars;
 use super::shard::{Owner, Shard};
 use super::state::{Progress, State};
+use super::verification::Verifier;
 use super::windows::WeightWindows;
 use crate::config::{self, Config, Engine};
 use crate::data::prefetch::Buffers;
@@ -63,6 +64,8 @@ pub(crate) struct Allocated<'world> {
     pub(super) scalars: Scalars,
     pub(super) model: Box<dyn Model>,
     batches: Vec<Buffers>,
+    /// Memory of micro-batches that the prefetcher does not provide.
+    pub(super) again: Buffers,
     /// Memory that checkpoints are copied to.
     staging: Staging,
 }
@@ -127,13 +130,15 @@ pub(crate) fn allocate<'world>(
     let sums = allocator.for_purpose("sums of a step");
     let scalars = Scalars::new(plan.buckets.len(), &sums);
     let model = engine(config, layout, threads, allocator)?;
-    let batches = Buffers::allocate(&batch_plan(config, rank, world)?, host);
+    let batch_plan = batch_plan(config, rank, world)?;
+    let batches = Buffers::allocate(&batch_plan, host);
+    let again = Buffers::of_one(&batch_plan, &host.for_purpose("tokens of checks"));
     let staging = Staging::new(staging_bytes(config, &state), host);
     if config.settings.run.device == config::Device::Cuda {
         host.for_purpose(STAGING).record(Downloads::STAGING_BYTES);
     }
     allocator.outcome()?;
-    Ok(Allocated { state, gradients, scalars, model, batches, staging })
+    Ok(Allocated { state, gradients, scalars, model, batches, again, staging })
 }
 
 /// Returns the size of staging memory for checkpoints: all that the rank saves, so that no update
@@ -189,9 +194,10 @@ impl<'world> Trainer<'world> {
         let plan = batch_plan(config, ranks.rank(), world)?;
         let sequences = source.training(plan.sequence_tokens)?;
         let threads = rayon::current_num_threads();
-        let Allocated { state, gradients, scalars, model, batches, staging } =
+        let Allocated { state, gradients, scalars, model, batches, again, staging } =
             allocate(config, world, threads, plan.rank, dimensions, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
+        let verifier = Verifier::new(config, device, &ranks, &state.shard, again)?;
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
         let tallies = Tallies::new(&dimensions, state.shard.reduction(), state.has_windows());
         let mut trainer = Self {
@@ -210,6 +216,7 @@ impl<'world> Trainer<'world> {
             clock: PhaseClock::on(device),
             meter: Meter::of(device),
             injector,
+            verifier,
             times: StepTimes::ZERO,
             alert: SharedAlert::new(),
             health_every_steps: config.settings.telemetry.health_every_steps,

@@ -12,10 +12,12 @@ use models::{Batch, Meter};
 use super::build::{Allocated, Allocators, allocate, batch_plan};
 use super::gradients::StepContext;
 use super::optimizer::Optimizer;
+use super::scalars::Of;
 use super::sharded_weights::Reads;
-use super::unreduced::random_tokens;
 use super::waits::Waits;
+use crate::bit_flip::Computation;
 use crate::config::Config;
+use crate::data::fill_at_random;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::mesh::{Dimensions, MeshShape};
@@ -60,17 +62,25 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     let workload = &config.workload;
     let accumulation = batch_plan(config, 0, world)?.accumulation;
     let micro_batch = workload.batch.micro_batch();
-    let tokens = random_tokens(micro_batch.rows(), workload.model.vocabulary);
+    let mut tokens = vec![0; micro_batch.rows()];
+    fill_at_random(&mut tokens, workload.model.vocabulary);
     let injector = Injector::default();
     scalars.clear(&*ops)?;
     let (layout, mut weights) = state.arriving(waits);
-    let inspects = world > 1;
-    let step = StepContext { layout, waits, injector: &injector, ops: &*ops, inspects };
-    gradients.accumulate(step, &mut scalars, |sink, mut loss| {
+    let step = StepContext {
+        layout,
+        waits,
+        injector: &injector,
+        device: &device,
+        ops: &mut *ops,
+        adds_up: world > 1,
+        computation: Computation::First,
+    };
+    gradients.accumulate(step, &mut scalars, Of::Local, |sink, mut loss| {
         for index in 0..accumulation {
             let batch = Batch { inputs: &tokens, targets: &tokens };
             let is_last = index + 1 == accumulation;
-            weights.begin(Reads::MicroBatch { follows: !is_last });
+            weights.begin(Reads::MicroBatch { follows: !is_last })?;
             let sums = sink.begin_micro_batch(index == 0, is_last);
             model.train(&mut weights, batch, 1.0, sums, loss.reborrow(), sink)?;
         }
@@ -79,7 +89,7 @@ pub(crate) fn dry_step(config: &Config, world: usize) -> Outcome<DryStep> {
     meter.time(
         (Role::GradientNorm, Kind::Whole),
         || work::gradient_norm(state.shard.part_elements()),
-        || gradients.add_squares(&state.shard, &mut *ops, scalars.squares()),
+        || gradients.add_reduced(&state.shard, &mut *ops, &mut scalars),
     )?;
     let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &state.layout);
     let update = optimizer.update(0, 1.0);

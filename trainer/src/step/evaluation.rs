@@ -80,7 +80,7 @@ impl Trainer<'_> {
     ) -> Outcome<Evaluated> {
         let Self { ranks, model, state, dimensions, clock, tallies, .. } = self;
         let waits = Waits { tallies, clock, dimensions: *dimensions };
-        state.synchronize(waits)?;
+        state.gather_first(waits)?;
         tallies.borrow_mut().count(false);
         clock.enter(Phase::Eval);
         let mut sum = 0.0;
@@ -92,14 +92,14 @@ impl Trainer<'_> {
             evaluation.fill(micro_batch.min(last));
             let batch = Batch { inputs: &evaluation.inputs, targets: &evaluation.targets };
             let (_, mut weights) = state.arriving(waits);
-            weights.begin(Reads::Evaluation);
+            weights.begin(Reads::Evaluation)?;
             let loss = model.evaluate(&mut weights, batch);
             let loss = loss.inspect_err(|e| ranks.collective.abandon(&e.to_string()))?;
             if micro_batch <= last {
                 sum += loss;
             }
         }
-        waits.settle()?;
+        state.gather_first(waits)?; // not counted again
         tallies.borrow_mut().count(true);
         let sums = &mut evaluation.sums;
         sums[ranks.rank()] = [sum, f64::from(u8::from(stop()))];

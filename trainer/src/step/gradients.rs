@@ -14,15 +14,16 @@ use std::time::Instant;
 use std::{iter, mem};
 
 use collectives::{BucketPlan, Incoming, Operation};
-use device::{Allocator, DeviceBuffer, View, ViewMut};
+use device::{Allocator, Device, DeviceBuffer, View, ViewMut};
 use models::ops::step::StepOps;
 use models::{Error, Layout, Pass, StepSink, Sums, memory};
 
-use super::scalars::{Scalars, ScalarsMut};
+use super::scalars::{BackwardScalars, BucketSumsMut, Of, Scalars};
 use super::shard::{BucketShard, Shard};
 use super::waits::Waits;
 use super::weights::exchange;
 use super::windows::GradientWindows;
+use crate::bit_flip::{Computation, FlippedValue};
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
@@ -141,24 +142,27 @@ impl<'world> Gradients<'world> {
 
     /// Runs `backward`, which adds the losses of all micro-batches to its view. Reduces buckets as
     /// they become complete, and afterwards waits for those that are still in flight; where a
-    /// device computes, the device waits.
+    /// device computes, the device waits. Only local gradients are reduced, not recomputed ones.
     pub(super) fn accumulate(
         &mut self,
         step: StepContext<'_, 'world>,
         scalars: &mut Scalars,
+        of: Of,
         backward: impl FnOnce(&mut BucketReducer<'_, 'world>, ViewMut<'_, f64>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let ScalarsMut { loss, non_finite } = scalars.views_mut();
+        let BackwardScalars { loss, buckets } = scalars.of_backward(of);
+        let reduces = of == Of::Local;
         let mut reducer = BucketReducer {
             gradients: self,
             step,
             has_started: false,
             sums: Sums::Write,
             is_last_micro_batch: false,
-            non_finite,
+            element_sums: buckets,
+            reduces,
         };
         backward(&mut reducer, loss)?;
-        reducer.finish()
+        if reduces { reducer.finish() } else { Ok(()) }
     }
 
     /// Returns the nanoseconds in which the host started reductions since the last call.
@@ -166,32 +170,31 @@ impl<'world> Gradients<'world> {
         mem::take(&mut self.starting_ns)
     }
 
-    /// Adds the squares of this rank's parts of the reduced gradients to a sum. Padding is zero.
+    /// Adds up this rank's parts of the reduced gradients. Padding is zero.
     ///
-    /// The sum over all ranks, in their order, is the square of the global norm. It has the same
-    /// bits whatever is sharded.
-    pub(super) fn add_squares(
+    /// The sum of the squares over all ranks, in their order, is the square of the global norm. It
+    /// has the same bits whatever is sharded.
+    pub(super) fn add_reduced(
         &self,
         shard: &Shard,
         ops: &mut dyn StepOps,
-        mut sum: ViewMut<'_, f64>,
+        scalars: &mut Scalars,
     ) -> Outcome<()> {
-        for bucket in &shard.buckets {
-            ops.add_squares(sum.reborrow(), self.part(bucket))?;
+        for (index, bucket) in shard.buckets.iter().enumerate() {
+            let sums = scalars.reduced_mut(index);
+            ops.add_sums(sums, self.part(bucket).into(), bucket.part.start)?;
         }
         Ok(())
     }
 
-    /// Searches this rank's parts of the reduced gradients for non-finite values, instead of its
-    /// own gradients.
+    /// Searches this rank's parts of the reduced gradients for values that are not finite.
     pub(super) fn inspect_parts(
         &self,
         shard: &Shard,
         ops: &dyn StepOps,
         scalars: &mut Scalars,
     ) -> Outcome<()> {
-        let mut non_finite = scalars.views_mut().non_finite;
-        ops.clear_search(non_finite.reborrow())?;
+        let mut non_finite = scalars.begin_search(ops)?;
         for (index, bucket) in shard.buckets.iter().enumerate() {
             let first = non_finite.reborrow().slice(index..index + 1);
             ops.first_non_finite(first, self.part(bucket))?;
@@ -230,15 +233,17 @@ impl Bucket {
 }
 
 /// Resources of a step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct StepContext<'step, 'world> {
     pub(super) layout: &'step Layout,
     pub(super) waits: Waits<'step, 'world>,
     pub(super) injector: &'step Injector,
-    pub(super) ops: &'step dyn StepOps,
-    /// True if local gradients are searched for non-finite values before they are reduced: on a
-    /// single rank the reduced gradients are the local ones.
-    pub(super) inspects: bool,
+    pub(super) device: &'step Device,
+    pub(super) ops: &'step mut (dyn StepOps + 'static),
+    /// Computation that bit flips may be for.
+    pub(super) computation: Computation,
+    /// True if gradients are added up, before a reduction.
+    pub(super) adds_up: bool,
 }
 
 /// Sink of one step: lends windows to the engine and complete buckets to the collective.
@@ -251,8 +256,10 @@ pub(crate) struct BucketReducer<'step, 'world> {
     /// Effect of this micro-batch on the sums of the ones before.
     sums: Sums,
     is_last_micro_batch: bool,
-    /// First element of each bucket whose local gradient is not finite.
-    non_finite: ViewMut<'step, u64>,
+    /// Sums over the gradients of each bucket.
+    element_sums: BucketSumsMut<'step>,
+    /// True if complete buckets are reduced.
+    reduces: bool,
 }
 
 impl BucketReducer<'_, '_> {
@@ -303,7 +310,7 @@ impl BucketReducer<'_, '_> {
         let count = buckets.len();
         let Bucket { window, part, held: range, state, .. } = &mut buckets[bucket];
         let BucketState::Reducing { sums } = *state else { return Ok(()) };
-        let StepContext { waits, ops, .. } = self.step;
+        let StepContext { waits, ops, .. } = &mut self.step;
         waits.clock.progress().waits_for(bucket + 1, count);
         waits.wait(Moved::Gradients, windows, window).map_err(exchange)?;
         waits.clock.progress().waits_for(0, count);
@@ -319,12 +326,30 @@ impl BucketReducer<'_, '_> {
         Ok(())
     }
 
-    /// Records the first element of a complete bucket whose local gradient is not finite. The
-    /// reduction hides which rank it is from.
-    fn inspect(&mut self, bucket: usize) -> Result<(), Error> {
-        let gradients = self.gradients.windows.get(self.gradients.buckets[bucket].window.clone());
-        let first = self.non_finite.reborrow().slice(bucket..bucket + 1);
-        Ok(self.step.ops.first_non_finite(first, gradients)?)
+    /// Flips bits of a gradient, if that is injected for a complete bucket.
+    fn flip(&mut self, value: FlippedValue, bucket: usize) -> Result<(), Error> {
+        if !self.is_last_micro_batch {
+            return Ok(());
+        }
+        let StepContext { layout, injector, device, computation, .. } = &self.step;
+        let Bucket { window, start, .. } = &self.gradients.buckets[bucket];
+        for flip in injector.flips(value, *computation) {
+            let offset = flip.position(layout).checked_sub(*start);
+            if let Some(offset) = offset.filter(|&offset| offset < window.len()) {
+                let element = window.start + offset;
+                flip.apply(device, self.gradients.windows.get_mut(element..element + 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up a complete bucket of local gradients. The reduction hides which rank a value that is
+    /// not finite is from, and has to keep the sum over all ranks.
+    fn add_up(&mut self, bucket: usize) -> Result<(), Error> {
+        let Bucket { window, start, .. } = &self.gradients.buckets[bucket];
+        let gradients = self.gradients.windows.get(window.clone());
+        let sums = self.element_sums.of(bucket);
+        Ok(self.step.ops.add_sums(sums, gradients.into(), *start)?)
     }
 
     /// Starts the remaining reductions and waits for all: the exposed communication. A device waits
@@ -360,8 +385,14 @@ impl StepSink for BucketReducer<'_, '_> {
         if !reduces || self.gradients.buckets[bucket].last_segment != segment {
             return Ok(());
         }
-        if self.step.inspects {
-            self.inspect(bucket)?;
+        self.flip(FlippedValue::Gradient, bucket)?;
+        if self.step.adds_up {
+            self.add_up(bucket)?;
+        }
+        self.flip(FlippedValue::Reduction, bucket)?;
+        if !self.reduces {
+            self.gradients.buckets[bucket].state = BucketState::Idle;
+            return Ok(());
         }
         if self.gradients.overlaps {
             return self.start(bucket);
@@ -376,6 +407,9 @@ impl StepSink for BucketReducer<'_, '_> {
     }
 
     fn enter(&mut self, pass: Pass) {
+        if !self.reduces {
+            return; // it is a check, and no part of training
+        }
         self.step.waits.clock.enter(match pass {
             Pass::Forward => Phase::Forward,
             Pass::Backward => Phase::Backward,

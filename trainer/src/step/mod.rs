@@ -6,11 +6,13 @@
 
 mod build;
 mod consensus;
+mod corruption;
 mod dry;
 mod evaluation;
 mod frozen;
 pub(crate) mod gradients;
 mod master_weights;
+mod micro_batches;
 pub(crate) mod optimizer;
 mod scalars;
 mod schedule;
@@ -20,8 +22,8 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 mod tuning;
-mod unreduced;
 mod update_health;
+mod verification;
 mod waits;
 mod weights;
 mod windows;
@@ -36,7 +38,7 @@ use models::layout::Tensor;
 use models::meter::{Kind, Role};
 use models::ops::step::StepOps;
 use models::ops::work;
-use models::{Batch, Meter, Model};
+use models::{Meter, Model};
 
 pub(crate) use build::{Allocators, allocate, batch_plan, placed_layout};
 pub use consensus::Requests;
@@ -45,16 +47,20 @@ pub(crate) use evaluation::Evaluation;
 pub(crate) use frozen::SavedRange;
 pub(crate) use master_weights::TRANSFER_BYTES;
 pub(crate) use shard::Piece;
-pub(crate) use state::{Progress, SavedLayout, State, StateBuffersMut, WEIGHTS};
+pub(crate) use state::{HeldElements, Progress, SavedLayout, State, StateBuffersMut, WEIGHTS};
 
 use consensus::{Vote, Votes};
-use gradients::{Gradients, StepContext};
+use corruption::Checks;
+use gradients::Gradients;
+use micro_batches::MicroBatches;
 use optimizer::Optimizer;
-use scalars::Scalars;
-use sharded_weights::Reads;
+use scalars::{NonFiniteElement, Of, Scalars};
 use update_health::UpdateHealth;
+pub(crate) use verification::CorruptionFound;
+use verification::Verifier;
 pub(crate) use waits::Waits;
 
+use crate::bit_flip::{Computation, FlippedValue};
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
@@ -89,6 +95,8 @@ pub struct Trainer<'world> {
     /// Meter of the ops outside of the model: gradient norm and AdamW.
     meter: Meter,
     injector: Injector,
+    /// Checks for silent data corruption.
+    verifier: Verifier,
     /// Times of this rank in the last step whose time is known.
     times: StepTimes,
     /// Alarming state of this rank's GPU.
@@ -136,15 +144,20 @@ impl Trainer<'_> {
     ///
     /// # Errors
     /// Exit code 4 before the update if a loss or gradient is not finite, naming step, rank and
-    /// tensor; 5 if a peer is lost or late.
+    /// tensor, or if bits are found to be wrong; 5 if a peer is lost or late.
     pub fn step(&mut self, requests: impl FnOnce() -> Requests) -> Outcome<StepOutcome> {
+        let checks = self.verifier.checks(self.state.progress.step + 1);
+        self.checked_step(checks, requests)
+    }
+
+    fn checked_step(
+        &mut self,
+        checks: Checks,
+        requests: impl FnOnce() -> Requests,
+    ) -> Outcome<StepOutcome> {
         let step = self.state.progress.step;
-        self.accumulate_gradients()?;
-        self.clock.enter(Phase::Optimizer);
-        let vote = self.vote(requests)?;
-        self.clock.enter(Phase::CommExposed);
-        self.votes.exchange(&self.ranks, vote)?;
-        self.votes.require_finite(&self.state.layout, step + 1)?;
+        let requests = self.compute(checks, requests)?;
+        self.verify(checks, requests)?;
         let gradient_norm = self.votes.squares().sqrt();
         let learning_rate = self.optimizer.learning_rate(step);
         let health = self.looks_at_updates().then(|| self.votes.update_squares());
@@ -160,91 +173,79 @@ impl Trainer<'_> {
         })
     }
 
-    /// Runs forward and backward over this rank's micro-batches, and reduces gradients at the same
-    /// time. The result is the mean over the global batch; under a sharded optimizer only this
-    /// rank's parts.
-    fn accumulate_gradients(&mut self) -> Outcome<()> {
-        let Self {
-            ranks,
-            ops,
-            model,
-            state,
-            gradients,
-            scalars,
-            batches,
-            dimensions,
-            clock,
-            tallies,
-            injector,
-            ..
-        } = self;
-        let waits = Waits { tallies, clock, dimensions: *dimensions };
-        let scale = 1.0 / batches.tokens_per_step() as f32;
-        scalars.clear(&**ops)?;
-        let inspects = !ranks.is_alone();
-        let (layout, mut weights) = state.arriving(waits);
-        let (injector, ops) = (&*injector, &**ops);
-        let step = StepContext { layout, waits, injector, ops, inspects };
-        gradients.accumulate(step, scalars, |sink, mut loss| {
-            let accumulation = batches.accumulation();
-            for micro_batch in 0..accumulation {
-                // The host may wait until the device has read the tokens before.
-                weights.settle()?;
-                clock.enter(Phase::Data);
-                injector.fetches();
-                let tokens = batches.next()?;
-                let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
-                let is_last = micro_batch + 1 == accumulation;
-                weights.begin(Reads::MicroBatch { follows: !is_last });
-                let sums = sink.begin_micro_batch(micro_batch == 0, is_last);
-                let loss = loss.reborrow();
-                let start = Instant::now();
-                let trained = model.train(&mut weights, batch, scale, sums, loss, sink);
-                injector.computed(start.elapsed());
-                trained.inspect_err(|e| ranks.collective.abandon(&e.to_string()))?;
-            }
-            Ok(())
-        })
+    /// Computes the gradients of a step with its checks, and exchanges votes. Returns the requests
+    /// of this rank.
+    fn compute(
+        &mut self,
+        checks: Checks,
+        requests: impl FnOnce() -> Requests,
+    ) -> Outcome<Requests> {
+        self.scalars.clear(&*self.ops)?;
+        self.recompute_for(checks)?;
+        let is_repeat = checks.is_repeat;
+        let which = if is_repeat { MicroBatches::OwnAgain } else { MicroBatches::Own };
+        self.accumulate_gradients(which, checks.adds_up(self.ranks.is_alone()))?;
+        self.clock.enter(Phase::Optimizer);
+        let vote = self.vote(checks, requests)?;
+        self.clock.enter(Phase::CommExposed);
+        self.votes.exchange(&self.ranks, vote)?;
+        Ok(vote.requests)
+    }
+
+    /// Fails if a loss or gradient is not finite. Collective.
+    fn require_finite(&mut self) -> Outcome<()> {
+        if self.votes.is_finite() {
+            return Ok(());
+        }
+        let tensor = self.non_finite_tensor()?;
+        let name = tensor.map(|tensor| self.state.layout.tensors()[tensor].name.as_str());
+        Err(self.votes.not_finite(name, self.state.progress.step + 1))
     }
 
     /// Returns this rank's vote: the one point of a step where the host waits for its device.
-    fn vote(&mut self, requests: impl FnOnce() -> Requests) -> Outcome<Vote> {
+    fn vote(&mut self, checks: Checks, requests: impl FnOnce() -> Requests) -> Outcome<Vote> {
         let Self { ops, state, gradients, scalars, meter, .. } = self;
         let shard = &state.shard;
         meter.time(
             (Role::GradientNorm, Kind::Whole),
             || work::gradient_norm(shard.part_elements()),
-            || gradients.add_squares(shard, &mut **ops, scalars.squares()),
+            || gradients.add_reduced(shard, &mut **ops, scalars),
         )?;
         self.add_update_squares()?;
-        self.waits().settle()?;
-        let Self { ranks, device, ops, state, gradients, scalars, injector, .. } = self;
-        let State { layout, shard, .. } = state;
-        scalars.read(device)?;
-        let squares = scalars.sum_of_squares();
-        let own = scalars.first_non_finite();
-        let local_non_finite = own.and_then(|(bucket, element)| {
-            layout.tensor_at(shard.buckets[bucket].range.start + element)
-        });
-        let mut reduced_non_finite = None;
-        if !squares.is_finite() {
-            gradients.inspect_parts(shard, &**ops, scalars)?;
-            scalars.read(device)?;
-            reduced_non_finite = scalars.first_non_finite().and_then(|(bucket, element)| {
-                layout.tensor_at(shard.buckets[bucket].part.start + element)
-            });
+        let compares = checks.replicas && !self.ranks.is_alone();
+        if compares {
+            self.add_replica_sums()?;
         }
+        self.waits().settle()?;
+        let Self { ranks, device, scalars, injector, .. } = self;
+        let adds_up = checks.adds_up(ranks.is_alone());
+        scalars.read(device)?;
+        let reduced = scalars.total(Of::Reduced);
         Ok(Vote {
             loss_sum: injector.loss(scalars.loss_sum()),
             // On a single rank the reduced gradients are the local gradients.
-            local_non_finite: if ranks.is_alone() { reduced_non_finite } else { local_non_finite },
-            squares,
-            reduced_non_finite,
+            local: if adds_up { scalars.total(Of::Local) } else { reduced },
+            reduced,
+            recomputed: checks.shift.map(|_| scalars.total(Of::Recomputed)),
+            replica: compares.then(|| scalars.replica()),
             update: scalars.sums_of_update(),
             requests: requests(),
             times: self.times,
             alert: self.alert.get(),
         })
+    }
+
+    /// Returns the first tensor whose reduced gradient is not finite on any rank: where the
+    /// gradient of one rank is not, the sum is not. Collective.
+    fn non_finite_tensor(&mut self) -> Outcome<Option<usize>> {
+        let Self { ranks, device, ops, state, gradients, scalars, .. } = self;
+        let State { layout, shard, .. } = state;
+        gradients.inspect_parts(shard, &**ops, scalars)?;
+        scalars.read(device)?;
+        let own = scalars.first_non_finite().and_then(|NonFiniteElement { bucket, element }| {
+            layout.tensor_at(shard.buckets[bucket].part.start + element)
+        });
+        Ok(ranks.gather(&own)?.into_iter().flatten().min())
     }
 
     /// Returns whether the current step measures the weights that it began with: not the first
@@ -318,7 +319,10 @@ impl Trainer<'_> {
         self.meter.start();
         self.model.meter().into_iter().for_each(Meter::start);
         let start = Instant::now();
-        let outcome = self.step(requests)?;
+        // What is computed for a check would count as the step's.
+        let checks = self.verifier.checks(self.state.progress.step + 1);
+        let checks = Checks { shift: None, suspects: false, ..checks };
+        let outcome = self.checked_step(checks, requests)?;
         self.device.synchronize()?;
         let tokens = self.batches.tokens_per_step() / self.ranks.world() as u64;
         profile.set_time(tokens, start.elapsed());
@@ -349,6 +353,11 @@ impl Trainer<'_> {
         }
         if self.injector.corrupts() {
             self.state.corrupt(&self.device)?;
+        }
+        for value in [FlippedValue::Weights, FlippedValue::Moments] {
+            for flip in self.injector.flips(value, Computation::First) {
+                self.state.flip(value, flip, &self.device)?;
+            }
         }
         let result = body(self)?;
         let time = self.clock.finish_step();
@@ -536,12 +545,12 @@ impl<'world> Trainer<'world> {
         self.ranks
     }
 
-    /// Lets `fill` replace the state that a checkpoint holds, unless it returns `None`. Call
-    /// [`resume_from`](Self::resume_from) afterwards.
+    /// Lets `fill` replace the state that a checkpoint holds. Call
+    /// [`resume_from`](Self::resume_from) after it has done so.
     pub(crate) fn fill_state<T>(
         &mut self,
-        fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<Option<T>>,
-    ) -> Outcome<Option<T>> {
+        fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
         self.state.fill_buffers(&self.device, fill)
     }
 }

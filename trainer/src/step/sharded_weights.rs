@@ -22,8 +22,15 @@ pub(super) enum Reads {
     MicroBatch { follows: bool },
     /// Forward alone.
     Evaluation,
-    /// Forward and backward of one rank without the others: it reads what is in the windows.
+    /// Forward and backward of one rank without the others: it reads weights that it has instead of
+    /// those that it would gather.
     Alone,
+}
+
+/// End of a pass in the order of uses, and whether the first uses follow it.
+struct Pass {
+    end: usize,
+    follows: bool,
 }
 
 /// Weights in one format.
@@ -136,6 +143,12 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         self.unshared.iter().filter(|is_unshared| **is_unshared).count()
     }
 
+    /// Returns what is in the windows.
+    #[cfg(test)]
+    pub(super) fn all_windows(&self) -> Vec<E> {
+        self.windows.get(0..self.windows.len()).host().to_vec()
+    }
+
     /// Waits until no weights are in flight. Collective after an update, whose weights it shares.
     pub(super) fn wait_for_all(&mut self, waits: Waits<'_, '_>) -> Result<(), collectives::Error> {
         let plan = Arc::clone(&self.plan);
@@ -173,10 +186,33 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         }
     }
 
-    /// Begins a pass.
-    pub(super) fn begin(&mut self, reads: Reads) {
+    /// Begins a pass, and starts to gather what it reads first.
+    pub(super) fn begin(&mut self, reads: Reads, waits: Waits<'_, '_>) -> Result<(), Error> {
         self.reads = reads;
         self.position = None;
+        match reads {
+            Reads::Alone => self.fill_free_windows(),
+            Reads::MicroBatch { .. } | Reads::Evaluation => self.gather_from(0, waits),
+        }
+    }
+
+    /// Copies weights that this rank stores to the windows without a gathered bucket, as products
+    /// of zeros take another time. None may be in flight.
+    fn fill_free_windows(&mut self) -> Result<(), Error> {
+        let Self { device, shards, windows, resident, .. } = self;
+        let mut taken: Vec<Range<usize>> = resident.iter().flatten().cloned().collect();
+        taken.sort_by_key(|window| window.start);
+        taken.push(windows.len()..windows.len());
+        let mut free = 0;
+        for window in taken {
+            while free < window.start {
+                let end = window.start.min(free + shards.len());
+                device.copy(windows.get_mut(free..end), shards.get(0..end - free))?;
+                free = end;
+            }
+            free = window.end;
+        }
+        Ok(())
     }
 
     /// Returns the weights of one segment, given by its flat range, once they are gathered.
@@ -201,21 +237,25 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         Ok(self.windows.get(start..start + range.len()))
     }
 
-    /// Proceeds to the next use: releases windows, and starts to gather what comes next.
+    /// Proceeds to the next use.
     fn advance(&mut self, bucket: usize, waits: Waits<'_, '_>) -> Result<usize, Error> {
-        let plan = Arc::clone(&self.plan);
         let position = self.position.map_or(0, |position| position + 1);
-        let (end, follows) = match self.reads {
-            Reads::MicroBatch { follows } => (plan.uses.len(), follows),
-            Reads::Evaluation => (plan.forward, false),
-            Reads::Alone => (plan.uses.len(), false),
-        };
-        let expected = plan.uses[..end].get(position).map(|expected| expected.bucket);
+        let Pass { end, .. } = self.pass();
+        let expected = self.plan.uses[..end].get(position).map(|expected| expected.bucket);
         assert_eq!(expected, Some(bucket), "buckets are read in the order of their uses");
         self.position = Some(position);
+        self.gather_from(position, waits)?;
+        Ok(position)
+    }
+
+    /// Releases the windows that are not resident while a position is read, and starts to gather
+    /// those that are.
+    fn gather_from(&mut self, position: usize, waits: Waits<'_, '_>) -> Result<(), Error> {
         if self.reads == Reads::Alone {
-            return Ok(position);
+            return Ok(());
         }
+        let plan = Arc::clone(&self.plan);
+        let Pass { end, follows } = self.pass();
         let resident = || plan.resident(position, end, follows);
         for (bucket, window) in self.resident.iter_mut().enumerate() {
             let Some(range) = window.clone() else { continue };
@@ -237,7 +277,16 @@ impl<'world, E: Element> ShardedWeights<'world, E> {
         for later in plan.resident(position + 1, end, follows) {
             self.start_sharing(later.bucket).map_err(exchange)?;
         }
-        Ok(position)
+        Ok(())
+    }
+
+    /// Returns the uses of the current pass.
+    fn pass(&self) -> Pass {
+        match self.reads {
+            Reads::MicroBatch { follows } => Pass { end: self.plan.uses.len(), follows },
+            Reads::Evaluation => Pass { end: self.plan.forward, follows: false },
+            Reads::Alone => Pass { end: self.plan.uses.len(), follows: false },
+        }
     }
 
     /// Starts to gather a bucket into its window, from shards that are not in flight.

@@ -1,25 +1,29 @@
 //! State of training: weights and both Adam moments in flat buffers, and the progress.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::{Frozen, Snapshot};
-use device::cuda::Downloads;
+use device::cuda::{self, Downloads};
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
 use models::layout::ALIGN;
 use models::ops;
 use models::ops::step::{AdamWViews, Decays, StepOps, UpdatedViews};
 use models::workload::Compute;
-use models::{Layout, memory};
+use models::{Layout, Weights, memory};
 use serde::{Deserialize, Serialize};
 
 use super::frozen::{Lent, SavedRange, SharedDownloads};
 use super::optimizer::Update;
+use super::scalars::Scalars;
 use super::shard::{BucketShard, Piece, Shard};
+use super::sharded_weights::Reads;
 use super::waits::Waits;
 use super::weights::{ArrivingWeights, ModelWeights, update_and_share};
 use super::windows::WeightWindows;
+use crate::bit_flip::{BitFlip, FlippedValue};
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::mesh::Dimensions;
@@ -91,7 +95,36 @@ pub(crate) struct SavedLayout<'state> {
 pub(crate) struct StateBuffersMut<'state> {
     pub(crate) shard: &'state Shard,
     pub(crate) layout: &'state Layout,
-    pub(crate) buffers: [StateBuffer<&'state mut [f32]>; 3],
+    pub(crate) buffers: [StateBuffer<ViewMut<'state, f32>>; 3],
+    pub(crate) writer: &'state Writer<'state>,
+}
+
+/// Writes to the memory of a device, and keeps the first error.
+#[derive(Debug)]
+pub(crate) struct Writer<'state> {
+    device: &'state Device,
+    error: Mutex<Option<cuda::Error>>,
+}
+
+/// Elements of a state that a restore fills.
+#[derive(Debug)]
+pub(crate) struct HeldElements<'state> {
+    pub(crate) elements: ViewMut<'state, f32>,
+    pub(crate) writer: &'state Writer<'state>,
+}
+
+impl checkpoint::Memory for HeldElements<'_> {
+    fn size_bytes(&self) -> usize {
+        self.elements.len() * size_of::<f32>()
+    }
+
+    fn write(&mut self, start: usize, bytes: &[u8]) {
+        let to = self.elements.reborrow().into_bytes().slice(start..start + bytes.len());
+        if let Err(error) = self.writer.device.write(to, bytes) {
+            let mut first = self.writer.error.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(error);
+        }
+    }
 }
 
 /// Progress of training. The step does not determine all of it, because the global batch may depend
@@ -182,6 +215,14 @@ impl<'world> State<'world> {
         waits: Waits<'_, 'world>,
     ) -> Result<(), collectives::Error> {
         self.arriving(waits).1.synchronize()
+    }
+
+    /// Gathers the weights that the next micro-batch reads first, and waits until none are in
+    /// flight, so that what follows has communication of its own.
+    pub(super) fn gather_first(&mut self, waits: Waits<'_, 'world>) -> Outcome<()> {
+        let (_, mut weights) = self.arriving(waits);
+        weights.begin(Reads::MicroBatch { follows: false })?;
+        Ok(weights.synchronize()?)
     }
 
     /// Updates the elements that this rank holds, bucket by bucket, with their reduced gradients,
@@ -285,6 +326,51 @@ impl<'world> State<'world> {
         Ok(())
     }
 
+    /// Flips bits of a weight that the engine computes with, or of a first moment, for a drill; no
+    /// weights may be in flight.
+    pub(super) fn flip(
+        &mut self,
+        value: FlippedValue,
+        flip: BitFlip,
+        device: &Device,
+    ) -> Outcome<()> {
+        self.take_back();
+        let Self { shard, weights, exp_avg, .. } = self;
+        if value == FlippedValue::Moments {
+            let element = flip.below(shard.held);
+            return Ok(flip.apply(device, exp_avg.view_mut().slice(element..element + 1))?);
+        }
+        let element = flip.below(shard.stored);
+        let element = element..element + 1;
+        match weights {
+            ModelWeights::F32(weights) => flip.apply(device, weights.stored_mut(element)),
+            ModelWeights::Bf16 { working, .. } => flip.apply(device, working.stored_mut(element)),
+        }?;
+        Ok(())
+    }
+
+    /// Adds up what replicas have in common: the weights that this rank stores and, unless each has
+    /// one owner, master weights and moments. No weights may be in flight.
+    pub(super) fn add_replica_sums(
+        &self,
+        ops: &mut dyn StepOps,
+        scalars: &mut Scalars,
+    ) -> Outcome<()> {
+        let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
+        let (stored, master): (Weights<'_>, _) = match weights {
+            ModelWeights::F32(weights) => (weights.stored(0..shard.stored).into(), None),
+            ModelWeights::Bf16 { working, master } => {
+                (working.stored(0..shard.stored).into(), Some(master.view()))
+            }
+        };
+        let held = [exp_avg.view(), exp_avg_sq.view()].into_iter().chain(master);
+        let common = held.filter(|_| !shard.is_sharded()).map(Weights::F32);
+        for (buffer, elements) in iter::once(stored).chain(common).enumerate() {
+            ops.add_sums(scalars.replica_mut(buffer), elements, 0)?;
+        }
+        Ok(())
+    }
+
     /// Returns the buffers that checkpoints hold. No weights may be in flight.
     pub(crate) fn buffers(&self) -> [StateBuffer<View<'_, f32>>; 3] {
         let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
@@ -334,32 +420,25 @@ impl<'world> State<'world> {
         }
     }
 
-    /// Lets `fill` replace all of the saved buffers; if it returns `None`, they stay unchanged.
+    /// Lets `fill` replace the saved buffers.
     pub(crate) fn fill_buffers<T>(
         &mut self,
         device: &Device,
-        fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<Option<T>>,
-    ) -> Outcome<Option<T>> {
+        fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
         self.take_back();
         let Self { shard, layout, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
             ModelWeights::F32(weights) => (Order::Stored, weights.stored_mut(0..shard.stored)),
             ModelWeights::Bf16 { master, .. } => (Order::Held, master.view_mut()),
         };
-        let views = [weights, exp_avg.view_mut(), exp_avg_sq.view_mut()];
-        if matches!(device, Device::Host) {
-            let buffers = state_buffers(order, views.map(ViewMut::host));
-            return fill(StateBuffersMut { shard, layout, buffers });
+        let buffers = state_buffers(order, [weights, exp_avg.view_mut(), exp_avg_sq.view_mut()]);
+        let writer = Writer { device, error: Mutex::new(None) };
+        let filled = fill(StateBuffersMut { shard, layout, buffers, writer: &writer });
+        match writer.error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.into()),
+            None => filled,
         }
-        let mut copies = views.each_ref().map(|view| vec![0.0; view.len()]);
-        let buffers = state_buffers(order, copies.each_mut().map(Vec::as_mut_slice));
-        let Some(filled) = fill(StateBuffersMut { shard, layout, buffers })? else {
-            return Ok(None);
-        };
-        for (view, copy) in views.into_iter().zip(&copies) {
-            device.write(view, copy)?;
-        }
-        Ok(Some(filled))
     }
 }
 

@@ -107,11 +107,11 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
-    /// Begins a pass over the weights.
-    fn begin(&mut self, reads: Reads) {
+    /// Begins a pass over the weights, and starts to gather those that it reads first.
+    fn begin(&mut self, reads: Reads, waits: Waits<'_, '_>) -> Result<(), Error> {
         match self {
-            Self::F32(weights) => weights.begin(reads),
-            Self::Bf16 { working, .. } => working.begin(reads),
+            Self::F32(weights) => weights.begin(reads, waits),
+            Self::Bf16 { working, .. } => working.begin(reads, waits),
         }
     }
 
@@ -197,10 +197,10 @@ impl<'world, E: Element> EngineWeights<'world, E> {
         }
     }
 
-    fn begin(&mut self, reads: Reads) {
+    fn begin(&mut self, reads: Reads, waits: Waits<'_, '_>) -> Result<(), Error> {
         match self {
-            Self::Whole(_) => {}
-            Self::Sharded(weights) => weights.begin(reads),
+            Self::Whole(_) => Ok(()),
+            Self::Sharded(weights) => weights.begin(reads, waits),
         }
     }
 
@@ -290,10 +290,10 @@ impl<'step, 'world> ArrivingWeights<'step, 'world> {
         Self { weights, waits, reads, is_unsettled: false }
     }
 
-    /// Begins a pass over the weights.
-    pub(super) fn begin(&mut self, reads: Reads) {
+    /// Begins a pass over the weights, and starts to gather those that it reads first.
+    pub(super) fn begin(&mut self, reads: Reads) -> Result<(), Error> {
         self.reads = reads;
-        self.weights.begin(reads);
+        self.weights.begin(reads, self.waits)
     }
 
     /// Waits until no weights are in flight, including those that a device waits for.

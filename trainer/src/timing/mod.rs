@@ -4,8 +4,9 @@
 pub mod communication;
 mod device_timeline;
 mod intervals;
+pub(crate) mod matmul_probe;
+pub(crate) mod memory_probe;
 pub mod phase;
-pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod progress;
 pub(crate) mod step_trace;

@@ -11,7 +11,8 @@ use models::{ModelConfig, weight_shape};
 use record::phase::{Phase, PhaseTimes};
 use record::{OpRecord, ProfileRecord};
 
-use super::probe::{self, MatmulProbe};
+use super::matmul_probe::MatmulProbe;
+use super::memory_probe::MemoryProbe;
 use crate::failure::Outcome;
 
 /// Time for measuring each rate, if the run has not measured it yet.
@@ -41,10 +42,13 @@ impl Rates {
         if matmul.flops_per_second().is_none() {
             let _ = matmul.measure(device, PROBE)?;
         }
+        let memory_bytes_per_second = match MemoryProbe::new(device, local_world)? {
+            Some(mut memory) => memory.bytes_per_second(PROBE)?,
+            None => f64::NAN,
+        };
         Ok(Self {
             matmul_flops_per_second: matmul.flops_per_second().unwrap_or(f64::NAN),
-            memory_bytes_per_second: probe::memory_bytes_per_second(device, local_world, PROBE)?
-                .unwrap_or(f64::NAN),
+            memory_bytes_per_second,
             on_cuda: matches!(device, Device::Cuda(_)),
         })
     }

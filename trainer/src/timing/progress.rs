@@ -23,7 +23,7 @@ impl Progress {
     }
 
     /// Enters a phase.
-    pub(super) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: Phase) {
         self.phase.store(phase as u32, Ordering::Relaxed);
     }
 

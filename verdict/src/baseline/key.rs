@@ -53,22 +53,14 @@ pub(super) fn machine_type(record: &Record) -> String {
 }
 
 /// Returns the division of ranks and state: runs have the same text if each rank of them does the
-/// same work and sends the same data. That is so for ranks in either dimension alone unless weights
-/// are sharded, which are gathered in shard groups; and for a sharded optimizer of a single rank.
+/// same work and sends the same data. That is so for ranks in either dimension alone, with the same
+/// state shared in effect.
 fn division(record: &Record) -> String {
-    let parallel = &record.run["parallel"];
-    let ranks = record.ranks.len();
-    let sharded = parallel["sharded"].as_str().unwrap_or("none");
-    let shards_weights = sharded == "weights";
-    // With two dimensions, ranks have places.
-    let replicas = if parallel["shard"] == 1 || parallel["data"] == ranks { ranks } else { 1 };
-    let replicas = MeshSizes { data: replicas, shard: 1 };
-    let are_replicas = shards_weights && replicas.data > 1;
-    let sizes = MeshSizes::of(&record.ranks).or(are_replicas.then_some(replicas));
+    let sizes = MeshSizes::of(&record.ranks);
     let sizes = sizes.map(|MeshSizes { data, shard }| format!("-data{data}-shard{shard}"));
-    let does_nothing = sharded == "none" || sharded == "optimizer" && ranks == 1;
-    let sharded = (!does_nothing).then(|| format!("-{sharded}"));
-    let keeps_weights = shards_weights && parallel["reshard"] == false;
+    let in_effect = record.sharded_in_effect();
+    let sharded = (in_effect != "none").then(|| format!("-{in_effect}"));
+    let keeps_weights = in_effect == "weights" && record.run["parallel"]["reshard"] == false;
     let kept = keeps_weights.then(|| "-kept".to_owned());
     [sizes, sharded, kept].into_iter().flatten().collect()
 }
@@ -127,7 +119,7 @@ mod tests {
             ([2, 2], "optimizer", "-data2-shard2-optimizer"),
             ([1, 4], "gradients", "-gradients"),
             ([1, 0], "weights", "-weights"),
-            ([0, 1], "weights", "-data4-shard1-weights"),
+            ([0, 1], "weights", "-gradients"),
         ] {
             assert_eq!(key(sizes, sharded), format!("{flat}{division}"));
         }
@@ -144,15 +136,18 @@ mod tests {
                 assert_eq!(key(sizes, sharded), expected, "{sizes:?}, {sharded}");
             }
         }
-        for sizes in [[4, 1], [4, 0]] {
-            assert_eq!(key(sizes, "weights"), key([0, 1], "weights"), "{sizes:?}");
+        for sizes in [[0, 1], [4, 1], [4, 0]] {
+            assert_eq!(key(sizes, "weights"), key(sizes, "gradients"), "{sizes:?}");
         }
         let alone = |sharded: &str| {
             let mut record = divided([1, 0], sharded);
             record.ranks.truncate(1);
+            record.run["parallel"]["reshard"] = false.into();
             Key::of(&record)
         };
-        assert_eq!(alone("optimizer"), alone("none"));
+        for sharded in ["optimizer", "gradients", "weights"] {
+            assert_eq!(alone(sharded), alone("none"), "{sharded}");
+        }
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct RowComparison {
     pub source: String,
     /// Version or date of the source.
     pub version: String,
+    /// Inferred figures of the source, and other remarks.
+    pub note: Option<String>,
     /// All figures that the source states.
     pub figures: Vec<PublishedFigure>,
     /// Conditions of both, equal or not.
@@ -84,6 +86,7 @@ impl PublishedComparison {
         let compared = |row: &Row| RowComparison {
             source: row.source.clone(),
             version: row.version.clone(),
+            note: row.note.clone(),
             figures: figures(record, row),
             conditions: conditions(record, published, row),
         };

@@ -14,13 +14,16 @@ impl fmt::Display for PublishedComparison {
         let Self { key, workload, workload_id, rows, .. } = self;
         writeln!(formatter, "{workload} ({workload_id}) beside {PREFIX}{key}")?;
         for row in rows {
-            let RowComparison { source, version, figures, conditions } = row;
+            let RowComparison { source, version, note, figures, conditions } = row;
             writeln!(formatter, "\n{source}, {version}:")?;
             for line in table(figures).lines() {
                 writeln!(formatter, "{}", line.trim_end())?;
             }
             for condition in conditions.iter().filter(|condition| condition.differs) {
                 writeln!(formatter, "{condition}")?;
+            }
+            if let Some(note) = note {
+                writeln!(formatter, "  note: {note}")?;
             }
         }
         formatter.write_str(

@@ -60,6 +60,8 @@ pub struct Row {
     pub source: String,
     /// Version or date of the source.
     pub version: String,
+    /// Inferred figures, and other remarks.
+    pub note: Option<String>,
 }
 
 impl Row {

@@ -56,6 +56,10 @@ fn every_row_has_a_device_a_model_and_figures() {
             assert!(row.tokens_per_second > 0.0 && !row.source.is_empty(), "{row:?}");
             assert!(!(row.teraflops.is_some() && row.mfu.is_some()), "{row:?}: as published");
             assert!(row.mfu.is_none_or(|mfu| (0.0..1.0).contains(&mfu)), "{row:?}");
+            let is_stated = row.source.contains("dgxc") || row.convention == Convention::NotStated;
+            let is_inferred =
+                row.note.as_ref().is_some_and(|note| note.starts_with("convention inferred"));
+            assert_eq!(is_stated, !is_inferred, "{row:?}");
             if row.teraflops.is_none() && row.mfu.is_none() {
                 assert_eq!(row.convention, Convention::NotStated, "{row:?}");
             }
@@ -114,14 +118,19 @@ fn a_page_has_both_figures_their_ratio_and_what_differs() {
         "|            tokens/s |    10,682 |   10,000 | 0.936 |",
         "| MFU, attention full |     62.5% |    58.5% | 0.936 |",
         "  tokens of a sequence: 8,192 -> 4,096\n",
-        "  devices: not stated -> 2\n",
+        "  devices: 8 -> 2\n",
         "torchtitan, benchmarks/, 2024-12:",
         "  power limit: 500 W -> not stated\n",
+        "  note: sequence length of its configuration; an H100 with 96 GB of HBM2e\n",
         "No verdict: ",
     ] {
         assert!(page.contains(text), "{text:?} in\n{page}");
     }
     assert!(!page.contains("  device: ") && !page.contains("precision"), "{page}");
+    for note in Published::all().iter().flat_map(|published| &published.rows) {
+        let note = note.note.as_deref().unwrap_or_default();
+        assert!("  note: ".len() + note.len() <= 80, "{note}");
+    }
 }
 
 #[test]

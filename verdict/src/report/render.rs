@@ -9,7 +9,7 @@ use super::transports::transports;
 use super::{ReportData, Start, hardware, starts, traffic};
 use record::phase::Phase;
 use record::text::number_format;
-use record::{PromotedTo, Record, StepsSummary, TargetRecord};
+use record::{CorruptionRecord, PromotedTo, Record, StepsSummary, TargetRecord};
 
 const COLUMNS: u16 = 80;
 const BAR_COLUMNS: usize = 32;
@@ -93,6 +93,7 @@ impl ReportData {
             ("GPUs", hardware::gpus(record)),
             ("hosts", hardware::hosts(record)),
             ("cost", hardware::cost(record)),
+            ("bit checks", record.sdc.as_ref().map(CorruptionRecord::summary)),
         ];
         for (name, text) in lines {
             if let Some(text) = text {

@@ -18,7 +18,7 @@ pub(super) fn rows(record: &Record) -> Vec<[String; HEADINGS.len()]> {
     let traffic = record.collectives.as_ref().map_or(&[][..], |figures| &figures.traffic);
     let first = traffic.first().map(|row| &row.dimension);
     let has_dimensions = traffic.iter().any(|row| Some(&row.dimension) != first);
-    let shards_weights = record.run["parallel"]["sharded"] == "weights";
+    let shards_weights = record.sharded_in_effect() == "weights";
     match has_dimensions || shards_weights {
         true => traffic.iter().map(row).collect(),
         false => Vec::new(),

@@ -73,12 +73,29 @@ impl Incoming {
     }
 
     /// Makes the copy complete, durably.
+    ///
+    /// # Errors
+    /// Also when a file has not arrived: an index vouches for all of them.
     pub(super) fn finish(
         &mut self,
         participant: &Participant<'_>,
         manifest: &Manifest,
     ) -> Result<()> {
         let key = self.index_key(participant, manifest);
+        let Some(index) = &self.index else {
+            let path = participant.store.tier().path(&key);
+            return Err(Error::damaged_size(
+                &path,
+                self.index_bytes as u64,
+                self.text.len() as u64,
+            ));
+        };
+        if let Some(shard) = index.files.get(self.number) {
+            let key = manifest.rank_key(&participant.name(), self.saved, &shard.file);
+            let left_bytes = self.open.as_ref().map_or(shard.bytes, |open| open.left_bytes);
+            let path = participant.store.tier().path(&key);
+            return Err(Error::damaged_size(&path, shard.bytes, shard.bytes - left_bytes));
+        }
         participant.store.set_at(Some(&key));
         Ok(participant.store.tier().replace(&key, &self.text)?)
     }

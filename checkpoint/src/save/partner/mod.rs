@@ -9,11 +9,10 @@ mod incoming;
 mod outgoing;
 
 use std::mem::ManuallyDrop;
-
-use device::DeviceBuffer;
+use std::time::Instant;
 
 use super::protocol::{Participant, Written};
-use super::staging::{PIECE_BYTES, Staging};
+use super::staging::{Loan, PIECE_BYTES, Piece};
 use crate::error::Result;
 use crate::failpoints::Failpoint;
 use crate::format::manifest::Manifest;
@@ -90,23 +89,6 @@ impl Rounds {
     }
 }
 
-/// Bytes of a round in a piece of the staging memory.
-#[derive(Debug)]
-struct Message {
-    piece: DeviceBuffer<u8>,
-    len: usize,
-}
-
-impl Message {
-    fn bytes(&self) -> &[u8] {
-        &self.piece.host()[..self.len]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.piece.host_mut()[..self.len]
-    }
-}
-
 /// Exchange of the files of one save.
 #[derive(Debug)]
 pub(super) struct PartnerCopy {
@@ -121,14 +103,20 @@ pub(super) struct PartnerCopy {
     sent_bytes: u64,
     received_bytes: u64,
     /// Bytes of the next round.
-    sent: Vec<Message>,
+    sent: Vec<Piece>,
     /// Bytes of the last one.
-    received: Vec<Message>,
+    received: Vec<Piece>,
+    staging: Loan,
 }
 
 impl PartnerCopy {
     /// Plans the exchange of what all ranks have written.
-    pub(super) fn new(partner: Partner, participant: &Participant<'_>, votes: &[Written]) -> Self {
+    pub(super) fn new(
+        partner: Partner,
+        participant: &Participant<'_>,
+        votes: &[Written],
+        staging: Loan,
+    ) -> Self {
         let stored_bytes = |rank: usize| votes[rank].files.stored_bytes;
         Self {
             partner,
@@ -141,6 +129,7 @@ impl PartnerCopy {
             received_bytes: stored_bytes(partner.kept),
             sent: Vec::new(),
             received: Vec::new(),
+            staging,
         }
     }
 
@@ -151,59 +140,46 @@ impl PartnerCopy {
 
     /// Writes the bytes of the last round, and reads those of the next one. After the last round
     /// the copy is durable when this returns.
-    pub(super) fn work(
-        &mut self,
-        participant: &Participant<'_>,
-        staging: &mut Staging,
-    ) -> Result<()> {
-        for message in &self.received {
-            self.incoming.take(participant, &self.manifest, message.bytes())?;
+    pub(super) fn work(&mut self, participant: &Participant<'_>) -> Result<()> {
+        for piece in self.received.drain(..) {
+            self.incoming.take(participant, &self.manifest, piece.bytes())?;
         }
         if self.exchanged == 1 {
             participant.failpoints.hit(Failpoint::MidPartnerCopy);
         }
-        self.release(staging);
         if self.is_exchanged() {
             self.incoming.finish(participant, &self.manifest)?;
             participant.failpoints.hit(Failpoint::PartnerCopyBeforeVote);
             return Ok(());
         }
         for len in self.rounds.pieces(self.exchanged, self.sent_bytes) {
-            let mut message = Message { piece: staging.take_piece(), len };
-            let filled = self.outgoing.fill(participant, &self.manifest, message.bytes_mut());
-            self.sent.push(message);
-            filled?;
+            let mut piece = self.staging.take_piece(len);
+            self.outgoing.fill(participant, &self.manifest, piece.bytes_mut())?;
+            self.sent.push(piece);
         }
         Ok(())
     }
 
-    /// Exchanges one round. For the thread that talks to other ranks.
+    /// Exchanges one round, until the deadline. For the thread that talks to other ranks.
     ///
     /// # Errors
     /// [`Error::Peers`](crate::Error::Peers). The memory stays with the operation, which may still
     /// use it.
-    pub(super) fn exchange(mut self, staging: &mut Staging, peers: &dyn Peers) -> Result<Self> {
-        let receive = |len| Message { piece: staging.take_piece(), len };
+    pub(super) fn exchange(mut self, peers: &dyn Peers, deadline: Instant) -> Result<Self> {
         let sizes = self.rounds.pieces(self.exchanged, self.received_bytes);
-        self.received.extend(sizes.map(receive));
+        self.received.extend(sizes.map(|len| self.staging.take_piece(len)));
         // Not freed after an error, as the network may still access it.
         let mut copy = ManuallyDrop::new(self);
         let Self { partner, sent, received, .. } = &mut *copy;
         for index in 0..sent.len().max(received.len()) {
-            let sent = sent.get_mut(index).map_or(&mut [][..], Message::bytes_mut);
-            let received = received.get_mut(index).map_or(&mut [][..], Message::bytes_mut);
-            peers.send_receive(partner.keeper, sent, partner.kept, received)?;
+            let sent = sent.get_mut(index).map_or(&mut [][..], Piece::bytes_mut);
+            let received = received.get_mut(index).map_or(&mut [][..], Piece::bytes_mut);
+            peers.send_receive(partner.keeper, sent, partner.kept, received, deadline)?;
         }
         let mut copy = ManuallyDrop::into_inner(copy);
         copy.exchanged += 1;
-        copy.sent.drain(..).for_each(|message| staging.put_back(message.piece));
+        copy.sent.clear();
         Ok(copy)
-    }
-
-    /// Puts all pieces back into the staging memory.
-    pub(super) fn release(&mut self, staging: &Staging) {
-        let messages = self.sent.drain(..).chain(self.received.drain(..));
-        messages.for_each(|message| staging.put_back(message.piece));
     }
 }
 

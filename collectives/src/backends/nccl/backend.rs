@@ -114,9 +114,10 @@ impl Nccl {
     /// closing it aborts them. The host's backend is not closed.
     ///
     /// # Errors
-    /// [`Error::Dead`] after an earlier failure; [`Error::Nccl`] when NCCL fails or a rank does not
+    /// [`Error::Dead`] after an earlier failure, or when another thread abandons it meanwhile;
+    /// [`Error::Nccl`] when NCCL fails or a rank does not
     /// close its end in time.
-    pub fn close(self, deadline: Instant) -> Result<(), Error> {
+    pub fn close(&self, deadline: Instant) -> Result<(), Error> {
         self.queue.close(deadline)
     }
 

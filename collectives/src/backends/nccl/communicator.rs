@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use device::Keeper;
@@ -19,10 +20,24 @@ use crate::{Dtype, Message, Operation, RawBuffer};
 /// Time that `ncclCommAbort` may take before it is given up.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
+/// End of a wait for a communicator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Until<'queue> {
+    pub(super) deadline: Instant,
+    /// Set when the queue is stopped, which ends the wait before its deadline.
+    pub(super) stopped: &'queue OnceLock<Arc<str>>,
+}
+
+impl Until<'_> {
+    fn is_over(&self) -> bool {
+        self.stopped.get().is_some() || Instant::now() >= self.deadline
+    }
+}
+
 /// Reason why a communicator did not become ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotReady {
-    /// It was not ready before the deadline.
+    /// It was not ready before the end of the wait.
     Deadline,
     /// It failed.
     Failed(Status),
@@ -85,15 +100,13 @@ impl Communicator {
     }
 
     /// Waits until a call is no longer in progress.
-    pub(super) fn await_ready(&self, status: Status, deadline: Instant) -> Result<(), NotReady> {
+    pub(super) fn await_ready(&self, status: Status, until: Until<'_>) -> Result<(), NotReady> {
         let mut status = status;
         let mut pause = Pause::default();
         loop {
             match status {
                 Status::SUCCESS => return Ok(()),
-                Status::IN_PROGRESS if Instant::now() >= deadline => {
-                    return Err(NotReady::Deadline);
-                }
+                Status::IN_PROGRESS if until.is_over() => return Err(NotReady::Deadline),
                 Status::IN_PROGRESS => pause.next(),
                 failed => return Err(NotReady::Failed(failed)),
             }
@@ -198,7 +211,7 @@ impl Communicator {
     }
 
     /// Ends in order, after all ranks have completed what they started.
-    pub(super) fn close(mut self, deadline: Instant) -> Result<(), NotReady> {
+    pub(super) fn close(mut self, until: Until<'_>) -> Result<(), NotReady> {
         if let Some(Registration { ncclCommDeregister: deregister, .. }) = Registration::find() {
             for Registered { registration, .. } in &*self.registered {
                 // SAFETY: a registration of this communicator, which is ready.
@@ -207,7 +220,7 @@ impl Communicator {
         }
         // SAFETY: a live communicator.
         let finalizing = unsafe { (self.functions.ncclCommFinalize)(self.handle) };
-        if let Err(error) = self.await_ready(finalizing, deadline) {
+        if let Err(error) = self.await_ready(finalizing, until) {
             self.abort();
             return Err(error);
         }

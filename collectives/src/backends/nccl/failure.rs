@@ -68,8 +68,13 @@ impl Failing {
 }
 
 impl DeviceQueue {
-    /// Kills the backend, and returns the error to report.
+    /// Kills the backend, and returns the error to report: that of a stop, if one is the cause.
     pub(super) fn fail(&self, mut state: MutexGuard<'_, State>, failing: Failing) -> Error {
+        if let Some(stopped) = self.stopped() {
+            state.die(&stopped.to_string());
+            state.abort();
+            return stopped;
+        }
         let Failing { job, position, line, cause } = failing;
         let group = state.group(job).clone();
         let line = line.and_then(|line| state.lines.get(line));

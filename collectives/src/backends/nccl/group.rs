@@ -85,7 +85,7 @@ impl Group {
             members: &members,
             is_known: known.is_some(),
         };
-        let new = opening.connect(&*self.control, &queue.device, queue.timeout)?;
+        let new = opening.connect(&*self.control, queue)?;
         let line = match new {
             Some(communicator) => queue.add_line(Line { ranks, name, communicator }),
             None => known.unwrap_or_else(|| unreachable!("every rank of the line has it")),

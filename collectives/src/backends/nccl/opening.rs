@@ -7,12 +7,12 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::cuda::Cuda;
 use device::cuda::nccl::{self, Status, UniqueId};
 
 use super::NAME;
 use super::communicator::{self, Communicator, NotReady};
 use super::log_settings::LogSettings;
+use super::queue::DeviceQueue;
 use crate::core::group::Membership;
 use crate::{Collective, Error, GroupPlan};
 
@@ -40,10 +40,10 @@ impl Opening<'_> {
     pub(super) fn connect(
         &self,
         control: &dyn Collective,
-        device: &Cuda,
-        timeout: Duration,
+        queue: &DeviceQueue,
     ) -> Result<Option<Communicator>, Error> {
-        let deadline = Instant::now() + timeout;
+        let DeviceQueue { device, timeout, .. } = queue;
+        let deadline = Instant::now() + *timeout;
         let Some((functions, id)) = self.greet(control, deadline)? else { return Ok(None) };
         device.bind().map_err(start)?;
         let own = self.membership.member;
@@ -51,9 +51,12 @@ impl Opening<'_> {
         let begun = Communicator::begin(functions, device, id, rank, self.members.len());
         let refused = |status| self.refused(&communicator::failure(functions, status));
         let communicator = begun.map_err(refused)?;
-        let ready = communicator.await_ready(Status::IN_PROGRESS, deadline);
+        let ready = communicator.await_ready(Status::IN_PROGRESS, queue.until(deadline));
         let Err(failed) = ready else { return Ok(Some(communicator)) };
-        let error = self.error(&communicator, failed, timeout);
+        let error = match queue.stopped() {
+            Some(stopped) => stopped,
+            None => self.error(&communicator, failed, *timeout),
+        };
         communicator.abort();
         Err(error)
     }

@@ -12,7 +12,7 @@ use device::Keeper;
 use device::cuda::nccl::Status;
 use device::cuda::{self, Cuda, Stream};
 
-use super::communicator::{Communicator, NotReady, Pause, abort_all};
+use super::communicator::{Communicator, NotReady, Pause, Until, abort_all};
 use super::device_clock::DeviceClock;
 use super::failure::{Cause, Failing};
 use super::group::Group;
@@ -31,6 +31,9 @@ pub(super) struct DeviceQueue {
     /// This rank in the world.
     pub(super) rank: usize,
     pub(super) warning: OnceLock<String>,
+    /// Reason for which another thread has stopped it. Not in the state, which a thread that waits
+    /// for NCCL to take an operation has locked.
+    stopped: OnceLock<Arc<str>>,
     state: Mutex<State>,
 }
 
@@ -97,6 +100,7 @@ impl DeviceQueue {
             timeout,
             rank,
             warning: OnceLock::new(),
+            stopped: OnceLock::new(),
             state: Mutex::new(state),
         })
     }
@@ -124,12 +128,21 @@ impl DeviceQueue {
     }
 
     pub(super) fn require_alive(&self, state: &State) -> Result<(), Error> {
-        match &state.dead {
-            Some(reason) => {
-                Err(Error::Dead { backend: NAME, rank: self.rank, reason: reason.clone() })
-            }
-            None => Ok(()),
-        }
+        state.dead.as_ref().map_or(Ok(()), |reason| Err(self.dead(reason)))
+    }
+
+    fn dead(&self, reason: &Arc<str>) -> Error {
+        Error::Dead { backend: NAME, rank: self.rank, reason: reason.clone() }
+    }
+
+    /// The error of everything that was stopped, once it was.
+    pub(super) fn stopped(&self) -> Option<Error> {
+        self.stopped.get().map(|reason| self.dead(reason))
+    }
+
+    /// The end of a wait for a communicator.
+    pub(super) fn until(&self, deadline: Instant) -> Until<'_> {
+        Until { deadline, stopped: &self.stopped }
     }
 
     /// Registers memory with the communicators of a route.
@@ -235,8 +248,8 @@ impl DeviceQueue {
         launch: impl FnOnce(&Communicator) -> Status,
     ) -> Result<(), Cause> {
         let Some(Line { communicator, .. }) = lines.get(line) else { return Ok(()) };
-        let ready = communicator.await_ready(launch(communicator), Instant::now() + self.timeout);
-        ready.map_err(|error| match error {
+        let until = self.until(Instant::now() + self.timeout);
+        communicator.await_ready(launch(communicator), until).map_err(|error| match error {
             NotReady::Deadline => Cause::Deadline { line: Some(line), waited: self.timeout },
             NotReady::Failed(status) => Cause::Status { line, status },
         })
@@ -403,21 +416,22 @@ impl DeviceQueue {
         };
         self.device.bind().map_err(|error| failed(None, error.to_string()))?;
         while let Some(Line { name, communicator, .. }) = lines.next() {
-            if let Err(error) = communicator.close(deadline) {
+            if let Err(error) = communicator.close(self.until(deadline)) {
                 state.is_aborted = true;
                 abort_all(lines.map(|line| line.communicator));
                 let text = match error {
                     NotReady::Deadline => "a peer does not close its end".to_owned(),
                     NotReady::Failed(status) => format!("{status:?}"),
                 };
-                return Err(failed(name, text));
+                return Err(self.stopped().unwrap_or_else(|| failed(name, text)));
             }
         }
         Ok(())
     }
 
-    /// Rejects operations from here on; stops those in flight.
+    /// Rejects operations from here on; stops those in flight, and waits of other threads.
     pub(super) fn stop(&self, reason: &str) {
+        let reason = self.stopped.get_or_init(|| reason.into());
         let mut state = self.lock();
         state.die(reason);
         state.abort();
@@ -431,11 +445,11 @@ impl DeviceQueue {
 /// Number of joined operations that may be in flight behind an unfinished one.
 ///
 /// A stream takes about a thousand entries; then the host blocks, without a deadline, in the next
-/// call that starts something. Behind a gather of weights whole layers are started, behind a
-/// reduction of gradients a few kernels.
+/// call that starts something. Whole layers are started behind a gather of weights, and behind a
+/// reduce-scatter of gradients whose window is used again; a few kernels behind an all-reduce.
 fn ahead_max(operation: Operation) -> usize {
     match operation {
-        Operation::AllGather => 1,
+        Operation::AllGather | Operation::ReduceScatterSum => 1,
         _ => 64,
     }
 }

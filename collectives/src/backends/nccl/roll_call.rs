@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Channel, Collective, OUTSTANDING_MAX, Operation, RawBuffer, Ticket};
 
-/// Time for peers to notice the same failure. They wait for the same operation with the same
-/// timeout, and begin to wait at about the same time.
+/// Time for peers to notice the same failure. Those that wait for the same operation, with the same
+/// timeout, begin to wait at about the same time.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Exchanges a message with every peer over the host's backend, after an operation has failed, and
@@ -14,7 +14,9 @@ const GRACE: Duration = Duration::from_secs(3);
 /// backend is dead.
 ///
 /// A peer that computes for much longer than this rank has not noticed the failure yet, and does
-/// not answer either.
+/// not answer either. Nor does one that began to wait later, as ranks in two dimensions do: if a
+/// rank hangs in forward, its shard group waits for weights, and other shard groups only for its
+/// sums. So this is what is known without the positions of the ranks, which a run has.
 pub(super) fn silent_peers(control: &dyn Collective) -> Vec<usize> {
     let peers: Vec<_> = (0..control.world()).filter(|&peer| peer != control.rank()).collect();
     if 2 * peers.len() >= OUTSTANDING_MAX {

@@ -284,7 +284,7 @@ fn squares() {
     let len = 1003;
     let a = numbers(len, 1, 0.0);
     let (square, _) = oracle(&[("a", &a, &[len])], &[1.0], |inputs| inputs["a"].sqr()?.sum_all());
-    agree("|a|^2", &[gradient_norm::sum_of_squares(&as_type::<f32>(&a))], &square);
+    agree("|a|^2", &[gradient_norm::sums(&as_type::<f32>(&a), 0).squares], &square);
 }
 
 /// Five steps of candle's AdamW on the loss sum(g w), whose gradient is g.

@@ -146,18 +146,27 @@ fn gradients_are_added_and_cleared() {
 }
 
 #[test]
-fn squares_are_added_and_clearing_forgets_them() {
+fn sums_are_added_in_both_formats_and_clearing_forgets_them() {
     for len in LENGTHS {
         let [exact, found] = on_both(|device, ops| {
             let x = upload(device, &numbers(len, 6));
-            let mut sum = upload(device, &[f64::NAN]);
-            ops.clear(sum.view_mut()).unwrap();
+            let narrow: Vec<bf16> = numbers(len, 6).into_iter().map(bf16::from_f32).collect();
+            let narrow = upload(device, &narrow);
+            let mut sums = upload(device, &[f64::NAN; 4]);
+            ops.clear(sums.view_mut()).unwrap();
             for _ in 0..2 {
-                ops.add_squares(sum.view_mut(), x.view()).unwrap();
+                let (wide_sums, narrow_sums) = sums.view_mut().split_at(2);
+                ops.add_sums(wide_sums, x.view().into(), 12_345).unwrap();
+                ops.add_sums(narrow_sums, narrow.view().into(), 12_345).unwrap();
             }
-            download(device, &sum)[0]
+            download(device, &sums)
         });
-        assert!((found / exact - 1.0).abs() < 1e-12, "{len} elements: {found} {exact}");
+        for (format, [weighted, squares]) in [("f32", [0, 1]), ("bf16", [2, 3])] {
+            let what = format!("{len} elements, {format}: {found:?} {exact:?}");
+            let error = (found[weighted] - exact[weighted]).abs();
+            assert!(error <= 1e-12 * exact[squares].max(1.0), "{what}");
+            assert!((found[squares] / exact[squares] - 1.0).abs() < 1e-12, "{what}");
+        }
     }
 }
 
@@ -208,9 +217,9 @@ fn the_first_element_that_is_not_finite_is_found() {
                 for x in [&x, &finite] {
                     ops.first_non_finite(first.view_mut(), x.view()).unwrap();
                 }
-                let mut sum = device.allocator().zeros(1);
-                ops.add_squares(sum.view_mut(), x.view()).unwrap();
-                assert_eq!(download(device, &sum)[0].is_finite(), place.is_none());
+                let mut sums = device.allocator().zeros(2);
+                ops.add_sums(sums.view_mut(), x.view().into(), 0).unwrap();
+                assert_eq!(download(device, &sums)[1].is_finite(), place.is_none());
                 download(device, &first)[0]
             });
             let expected = place.map_or(ALL_FINITE, |place| place as u64);

@@ -1,55 +1,75 @@
-// The sum of squares of f32 gradients, in two steps, and the place of what is not finite.
+// Sums over elements, in two steps, and the place of what is not finite.
 //
 // Squares and sums are f64: the relative error is below 2^-53 times the elements of one thread plus
-// 300, and an f32 squared cannot overflow. The sum is finite exactly when every element is.
+// 300, and an f32 squared cannot overflow. The sum of squares is finite exactly when every element
+// is.
 #include "common.cuh"
 
 constexpr int THREADS = 256;
 
-DEV double square(float value) { return double(value) * double(value); }
+// Sums of a pack are spread over so many chains of additions, all in flight.
+constexpr int CHAINS = 4;
 
-// Writes each block's sum of squares to partials (blocks). Four elements a thread, then the last
-// one to three by a thread each; x starts at a multiple of 16 bytes.
+struct ElementSums {
+    double weighted;
+    double squares;
+};
+
+// Adds an element at a position, with 1024 times its weight: an integer from 1024 to 2047.
+DEV void add(ElementSums& sums, float element, i64 position) {
+    const u32 weight = 1024u + (u32(position) * 0x9e3779b1u >> 22);
+    const double value = double(element);
+    sums.weighted += double(weight) * value;
+    sums.squares += value * value;
+}
+
+// Writes each block's sums to partials (2, blocks): first the weighted sum, then the squares. A
+// pack a thread, then the last elements by a thread each; x starts at a multiple of 16 bytes.
 //
 // Grid: number of partials. Block: 256.
 KERNEL void __launch_bounds__(THREADS)
-squares_partials(double* __restrict__ partials, const float* __restrict__ x, i64 elements) {
-    // One sum for each element of a pack: four chains of additions are in flight.
-    double sums[4] = {};
-    const i64 whole = elements / 4 * 4;
-    for (i64 start = grid_index() * 4; start < whole; start += grid_threads() * 4) {
-        const Vector<4> values = load_floats<4>(x + start);
+sums_partials(double* __restrict__ partials, const Element* __restrict__ x, i64 first,
+              i64 elements) {
+    ElementSums sums[CHAINS] = {};
+    const i64 whole = elements / PACK * PACK;
+    for (i64 start = grid_index() * PACK; start < whole; start += grid_threads() * PACK) {
+        const Pack values = load(x + start);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            sums[i] += square(values.at[i]);
+        for (int i = 0; i < PACK; i++) {
+            add(sums[i % CHAINS], values.at[i], first + start + i);
         }
     }
     for (i64 i = whole + grid_index(); i < elements; i += grid_threads()) {
-        sums[0] += square(x[i]);
+        add(sums[0], widen(x[i]), first + i);
     }
-    const double total = block_sum<THREADS>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    const double weighted = block_sum<THREADS>((sums[0].weighted + sums[1].weighted) +
+                                               (sums[2].weighted + sums[3].weighted));
+    const double squares = block_sum<THREADS>((sums[0].squares + sums[1].squares) +
+                                              (sums[2].squares + sums[3].squares));
     if (threadIdx.x == 0) {
-        partials[blockIdx.x] = total;
+        partials[blockIdx.x] = weighted * (1.0 / 1024.0);
+        partials[gridDim.x + blockIdx.x] = squares;
     }
 }
-EXPORT_KERNEL(squares_partials)
+EXPORT_KERNEL(sums_partials)
 
-// Writes the sum of the partials, or adds it.
+#if defined(ELEMENT_F32)
+
+// Adds to each sum its partials, of partials (sums, parts).
 //
-// Grid: 1. Block: 256.
+// Grid: number of sums. Block: 256.
 KERNEL void __launch_bounds__(THREADS)
-squares_sum(double* __restrict__ sum, const double* __restrict__ partials, int parts,
-            int accumulate) {
+add_partials(double* __restrict__ sums, const double* __restrict__ partials, int parts) {
     double own = 0.0;
     for (int part = threadIdx.x; part < parts; part += THREADS) {
-        own += partials[part];
+        own += partials[i64(blockIdx.x) * parts + part];
     }
     const double total = block_sum<THREADS>(own);
     if (threadIdx.x == 0) {
-        *sum = accumulate ? *sum + total : total;
+        sums[blockIdx.x] += total;
     }
 }
-EXPORT_KERNEL(squares_sum)
+EXPORT_KERNEL(add_partials)
 
 // Lowers *first, which the caller set to all ones, to the index of the first element that is
 // infinite or not a number. A minimum of integers does not depend on the order of the threads.
@@ -64,3 +84,5 @@ KERNEL void first_non_finite(u64* __restrict__ first, const float* __restrict__ 
     }
 }
 EXPORT_KERNEL_ELEMENTWISE(first_non_finite)
+
+#endif

@@ -7,6 +7,7 @@ use device::{View, ViewMut};
 use half::bf16;
 
 use super::{ALL_FINITE, AdamWViews, Decays, StepOps, UpdatedViews};
+use crate::Weights;
 use crate::layout::ALIGN;
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::{gradient_norm, gradient_sum, update_norm};
@@ -89,8 +90,19 @@ impl StepOps for Host {
         Ok(())
     }
 
-    fn add_squares(&mut self, sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error> {
-        sum.host()[0] += gradient_norm::sum_of_squares(x.host());
+    fn add_sums(
+        &mut self,
+        sums: ViewMut<'_, f64>,
+        x: Weights<'_>,
+        first: usize,
+    ) -> Result<(), Error> {
+        let found = match x {
+            Weights::F32(x) => gradient_norm::sums(x.host(), first),
+            Weights::Bf16(x) => gradient_norm::sums(x.host(), first),
+        };
+        let sums = sums.host();
+        sums[0] += found.weighted;
+        sums[1] += found.squares;
         Ok(())
     }
 
@@ -110,13 +122,7 @@ impl StepOps for Host {
     }
 
     fn first_non_finite(&self, first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error> {
-        let x = x.host();
-        // The sum is fast, and finite in all steps but the last.
-        let found = if gradient_norm::sum_of_squares(x).is_finite() {
-            None
-        } else {
-            gradient_norm::first_non_finite(x)
-        };
+        let found = gradient_norm::first_non_finite(x.host());
         let first = &mut first.host()[0];
         *first = found.map_or(*first, |index| (*first).min(index as u64));
         Ok(())

@@ -6,6 +6,7 @@ use device::{Allocator, DeviceBuffer, View, ViewMut};
 use half::bf16;
 
 use super::{ALL_FINITE, AdamWViews, Decays, StepOps, UpdatedViews};
+use crate::Weights;
 use crate::layout::ALIGN;
 use crate::ops::adamw::AdamW;
 use crate::ops::kernels::{self, Format};
@@ -13,9 +14,14 @@ use crate::ops::update_norm::Factors;
 
 /// Threads of a block of all kernels here.
 const THREADS: u32 = 256;
-/// Partial sums of a sum of squares, and blocks that compute them: a constant, so that the order of
-/// the sum does not depend on the device.
-const PARTS: usize = 512;
+/// Largest number of partial sums of a sum, and of blocks that compute them.
+const PARTS_MAX: usize = 512;
+
+/// Returns the number of partial sums over so many elements, four a thread where that suffices. It
+/// does not depend on the device, and so neither does the order of a sum.
+fn parts(elements: usize) -> usize {
+    elements.div_ceil(4 * THREADS as usize).clamp(1, PARTS_MAX)
+}
 
 /// The compiled kernels of an update.
 #[derive(Debug)]
@@ -23,12 +29,13 @@ pub(super) struct OnCuda {
     device: Cuda,
     adamw: Kernel,
     narrow: Kernel,
-    squares_partials: Kernel,
-    squares_sum: Kernel,
+    sums_partials: Kernel,
+    sums_partials_bf16: Kernel,
+    add_partials: Kernel,
     add_gradients: Kernel,
     first_non_finite: Kernel,
     update_partials: Kernel,
-    /// Partial sums of the squares of weights and of an update, or of one sum alone.
+    /// Partial sums of two sums.
     partials: DeviceBuffer<f64>,
     blocks_max: usize,
 }
@@ -36,17 +43,19 @@ pub(super) struct OnCuda {
 impl OnCuda {
     pub(super) fn new(device: &Cuda) -> Result<Self, Error> {
         let adamw = kernels::load(device, &kernels::ADAMW, Format::None)?;
-        let norm = kernels::load(device, &kernels::GRADIENT_NORM, Format::None)?;
+        let norm = kernels::load(device, &kernels::GRADIENT_NORM, Format::F32)?;
+        let norm_bf16 = kernels::load(device, &kernels::GRADIENT_NORM, Format::Bf16)?;
         let sum = kernels::load(device, &kernels::GRADIENT_SUM, Format::None)?;
         let update_norm = kernels::load(device, &kernels::UPDATE_NORM, Format::None)?;
         let allocator = Allocator::cuda(device);
-        let partials = allocator.zeros(2 * PARTS);
+        let partials = allocator.zeros(2 * PARTS_MAX);
         allocator.outcome()?;
         Ok(Self {
             adamw: adamw.kernel("adamw")?,
             narrow: adamw.kernel("narrow")?,
-            squares_partials: norm.kernel("squares_partials")?,
-            squares_sum: norm.kernel("squares_sum")?,
+            sums_partials: norm.kernel("sums_partials")?,
+            sums_partials_bf16: norm_bf16.kernel("sums_partials")?,
+            add_partials: norm.kernel("add_partials")?,
             add_gradients: sum.kernel("add_gradients")?,
             first_non_finite: norm.kernel("first_non_finite")?,
             update_partials: update_norm.kernel("update_partials")?,
@@ -56,12 +65,12 @@ impl OnCuda {
         })
     }
 
-    /// Adds the sum of this number's partial sums, of those that were written last.
-    fn add_partials(&self, sum: &mut ViewMut<'_, f64>, number: usize) -> Result<(), Error> {
-        let partials = self.partials.view().slice(number * PARTS..(number + 1) * PARTS);
-        let launch = self.squares_sum.launch(Grid::row(1, THREADS));
-        let launch = launch.updates(sum).reads(partials).int(PARTS).flag(true);
-        // SAFETY: squares_sum(sum, partials, parts, accumulate), in one block.
+    /// Adds the partial sums that were written last, so many of each, to two sums.
+    fn add_partials(&self, mut sums: ViewMut<'_, f64>, parts: usize) -> Result<(), Error> {
+        assert_eq!(sums.len(), 2, "a sum for each of the partial sums");
+        let launch = self.add_partials.launch(Grid::row(2, THREADS));
+        let launch = launch.updates(&mut sums).reads(self.partials.view()).int(parts);
+        // SAFETY: add_partials(sums, partials, parts), a block for each sum.
         unsafe { launch.run() }
     }
 
@@ -149,14 +158,28 @@ impl StepOps for OnCuda {
         unsafe { launch.run() }
     }
 
-    fn add_squares(&mut self, mut sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error> {
-        let Self { squares_partials, partials, .. } = self;
-        let elements = x.len();
-        let launch = squares_partials.launch(Grid::row(PARTS, THREADS));
-        let launch = launch.writes(&mut partials.view_mut()).reads(x).long(elements);
-        // SAFETY: squares_partials(partials, x, elements), one partial sum a block.
+    fn add_sums(
+        &mut self,
+        sums: ViewMut<'_, f64>,
+        x: Weights<'_>,
+        first: usize,
+    ) -> Result<(), Error> {
+        let Self { sums_partials, sums_partials_bf16, partials, .. } = self;
+        let parts = parts(x.len());
+        let grid = Grid::row(parts, THREADS);
+        let launch = match x {
+            Weights::F32(x) => {
+                let launch = sums_partials.launch(grid).writes(&mut partials.view_mut());
+                launch.reads(x).long(first).long(x.len())
+            }
+            Weights::Bf16(x) => {
+                let launch = sums_partials_bf16.launch(grid).writes(&mut partials.view_mut());
+                launch.reads(x).long(first).long(x.len())
+            }
+        };
+        // SAFETY: sums_partials(partials, x, first, elements), two partial sums a block.
         unsafe { launch.run() }?;
-        self.add_partials(&mut sum, 0)
+        self.add_partials(sums, parts)
     }
 
     fn add_update_squares(
@@ -170,7 +193,8 @@ impl StepOps for OnCuda {
         let moments = [exp_avg.len(), exp_avg_sq.len()];
         assert_eq!(moments, [elements; 2], "moments as long as weights");
         let factors = Factors::new(adamw);
-        let launch = self.update_partials.launch(Grid::row(PARTS, THREADS));
+        let parts = parts(elements);
+        let launch = self.update_partials.launch(Grid::row(parts, THREADS));
         let launch = launch
             .writes(&mut self.partials.view_mut())
             .reads(weights)
@@ -184,9 +208,7 @@ impl StepOps for OnCuda {
         // SAFETY: update_partials(partials, weights, first moments, second moments, elements,
         // factors), two partial sums a block.
         unsafe { launch.run() }?;
-        let (mut of_weights, mut of_update) = sums.split_at(1);
-        self.add_partials(&mut of_weights, 0)?;
-        self.add_partials(&mut of_update, 1)
+        self.add_partials(sums, parts)
     }
 
     fn first_non_finite(&self, mut first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error> {

@@ -15,6 +15,7 @@ use device::{Device, View, ViewMut};
 use half::bf16;
 
 use super::adamw::AdamW;
+use crate::Weights;
 
 /// Result of [`StepOps::first_non_finite`] where every element is finite.
 pub const ALL_FINITE: u64 = u64::MAX;
@@ -82,9 +83,15 @@ pub trait StepOps: Debug + Send {
     /// One step of AdamW, as in [`super::adamw`], where weights decay only as `decays` says.
     fn adamw(&self, views: AdamWViews<'_>, decays: Decays<'_>, adamw: &AdamW) -> Result<(), Error>;
 
-    /// Adds the sum of the squares of all elements to one f64: not finite exactly when an element
-    /// is not.
-    fn add_squares(&mut self, sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error>;
+    /// Adds the sums of [`ElementSums`](super::gradient_norm::ElementSums) to two f64: the weighted
+    /// sum, then that of the squares. The first element has position `first`. Gradients and moments
+    /// are in the format of master weights.
+    fn add_sums(
+        &mut self,
+        sums: ViewMut<'_, f64>,
+        x: Weights<'_>,
+        first: usize,
+    ) -> Result<(), Error>;
 
     /// Adds the sums of [`UpdateSquares`](super::update_norm::UpdateSquares) to two f64, over
     /// elements that were updated with these parameters: of the weights, then of their update.

@@ -69,6 +69,7 @@ impl Spans {
             Event::Checkpoint(saved) => self.checkpoint(saved, now),
             Event::Warning(anomaly) => self.attempt.warn(anomaly.text.clone(), now),
             Event::Verdict(verdict) => self.attempt.warn(verdict.anomaly.text.clone(), now),
+            Event::Corruption(found) => self.attempt.warn(found.anomaly.text.clone(), now),
             Event::End(end) => self.attempt.end(end),
             Event::Start(_)
             | Event::Note(_)

@@ -52,12 +52,13 @@ const CHECKPOINT_BYTES: &str = "yardstick_checkpoint_bytes";
 const CHECKPOINT_TIME: &str = "yardstick_checkpoint_duration_seconds";
 const CHECKPOINT_STALL: &str = "yardstick_checkpoint_stall_seconds";
 const STRAGGLER: &str = "yardstick_straggler_slower_ratio";
+const CORRUPTIONS: &str = "yardstick_corruptions_total";
 const WARNINGS: &str = "yardstick_warnings_total";
 const LOST: &str = "yardstick_lost_events_total";
 const INFO: &str = "yardstick_run_info";
 
 /// Every metric but those of the hardware.
-const METRICS: [Described; 24] = [
+const METRICS: [Described; 25] = [
     described(STEP, Kind::Gauge, "Number of the last step."),
     described(STEPS, Kind::Counter, "Steps of this attempt."),
     described(TOKENS, Kind::Counter, "Tokens of the global batches of these steps."),
@@ -90,6 +91,11 @@ const METRICS: [Described; 24] = [
         STRAGGLER,
         Kind::Gauge,
         "By how much a slow rank exceeds the pace it is compared with (label kind); 0 when over.",
+    ),
+    described(
+        CORRUPTIONS,
+        Kind::Counter,
+        "Wrong values that checks found (labels what; rank, empty if unknown).",
     ),
     described(WARNINGS, Kind::Counter, "Warnings of this attempt."),
     described(LOST, Kind::Counter, "Events that the endpoint was too late to read."),
@@ -160,6 +166,11 @@ pub(crate) fn take(rank: &str, event: MetricEvent) {
             let is_over = found.until_step.is_some();
             let labels = [("rank", found.rank.to_string()), ("kind", found.kind.name().to_owned())];
             gauge!(STRAGGLER, &labels).set(if is_over { 0.0 } else { found.slower_share });
+        }
+        MetricEvent::Corruption { rank, what } => {
+            let rank = rank.map_or(String::new(), |rank| rank.to_string());
+            let labels = [("rank", rank), ("what", what.name().to_owned())];
+            counter!(CORRUPTIONS, &labels).increment(1);
         }
         MetricEvent::Checkpoint(saved) => {
             let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;

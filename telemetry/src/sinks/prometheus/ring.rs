@@ -12,10 +12,9 @@ use record::files::Mode;
 use record::files::regular_file::{create_anew, open_to_read};
 use serde::{Deserialize, Serialize};
 
-use crate::event::Event;
+use crate::event::{Event, WrongValues};
 use crate::hardware::Readings;
-use record::Straggler;
-use record::{CheckpointSaved, StepLine};
+use record::{CheckpointSaved, Corrupted, Corruption, StepLine, Straggler};
 
 /// Event that changes a metric, sent to the exporter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +23,7 @@ pub(crate) enum MetricEvent {
     Checkpoint(CheckpointSaved),
     Warning,
     Verdict(Straggler),
+    Corruption { rank: Option<usize>, what: Corrupted },
     Hardware(Readings),
 }
 
@@ -35,6 +35,9 @@ impl MetricEvent {
             Event::Checkpoint(saved) => Some(Self::Checkpoint(saved.clone())),
             Event::Warning(_) => Some(Self::Warning),
             Event::Verdict(verdict) => Some(Self::Verdict(verdict.straggler)),
+            Event::Corruption(WrongValues { finding: Corruption { rank, what, .. }, .. }) => {
+                Some(Self::Corruption { rank: *rank, what: *what })
+            }
             Event::Hardware(readings) => Some(Self::Hardware(readings.clone())),
             Event::Start(_)
             | Event::FirstStep(_)

@@ -66,9 +66,10 @@ impl Promote {
         let options = PromoterOptions::default();
         let promoter = Promoter::start(vec![route], share, options, Arc::new(NoFailpoints));
         let promoter = promoter.map_err(unusable)?;
-        promoter.submit(&self.checkpoint, 0).map_err(unusable)?;
-        let bytes = source.store.describe(&self.checkpoint).map_err(unusable)?.bytes;
-        let status = follow(&promoter, bytes);
+        let description = source.store.describe(&self.checkpoint).map_err(unusable)?;
+        let all_ranks = (0..description.world).collect();
+        promoter.submit_restored(&self.checkpoint, 0, all_ranks).map_err(unusable)?;
+        let status = follow(&promoter, description.bytes);
         self.report(&target, source, &status)
     }
 

@@ -67,7 +67,7 @@ impl Workload for Loaded {
         let mut plan = RankPlan::new(&config, shape, None).map_err(refused)?;
         plan = plan.on_machine(memory.pod_bytes);
         if let Some(bytes) = memory.gpu_bytes {
-            plan = plan.with_device_memory(bytes);
+            plan = plan.on_device(bytes);
             let required = plan.require_on_device("the memory of a worker's GPU does not suffice");
             required.map_err(|failure| NoRoom::Gpu(text(failure)))?;
         }

@@ -1,7 +1,7 @@
 //! Tests that ranks share an evaluation, and that all run as many passes.
 
 use device::ViewMut;
-use models::{Layout, StepSink, Sums, WeightSource};
+use models::{Batch, Layout, StepSink, Sums, WeightSource};
 
 use super::*;
 

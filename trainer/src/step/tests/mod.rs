@@ -1,6 +1,7 @@
 //! Tests that sharding and overlap do not change a bit. Under sharding a rank holds only its part,
 //! and forward waits only for the weights that it needs.
 
+mod corruption;
 mod digest;
 mod evaluation;
 mod gate;
@@ -133,6 +134,15 @@ fn on_mesh<T>(
     world: &dyn Collective,
     body: impl FnOnce(&mut Trainer<'_>) -> T,
 ) -> T {
+    on_faulty_mesh(config, world, Injector::default(), body)
+}
+
+fn on_faulty_mesh<T>(
+    config: &Config,
+    world: &dyn Collective,
+    injector: Injector,
+    body: impl FnOnce(&mut Trainer<'_>) -> T,
+) -> T {
     let shape = MeshShape::of(&config.settings.parallel, world.world()).unwrap();
     let placed = Placed::new(shape, &vec![0; world.world()]);
     let groups = placed.open(world).unwrap();
@@ -143,8 +153,7 @@ fn on_mesh<T>(
         Mesh::line(shape, world, &single)
     };
     let source = source(config);
-    let trainer = Trainer::new(config, &source, &Device::Host, mesh, Injector::default());
-    body(&mut trainer.unwrap())
+    body(&mut Trainer::new(config, &source, &Device::Host, mesh, injector).unwrap())
 }
 
 /// Divisions of several ranks into the dimensions `data` and `shard`.
@@ -225,21 +234,15 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
     let config = config("smoke", &["parallel.sharded=optimizer"]);
     on_ranks(2, |rank| {
         let mut trainer = trainer(&config, rank);
-        let owned = trainer.state.shard.pieces().nth(3).unwrap().clone();
+        let (layout, plan) = placed_layout(&config, 2);
+        let owner = Owner { rank: 1, world: 2, replicas: 1 };
+        let shard = Shard::new(&layout, &plan, owner, Sharded::Optimizer);
+        let owned = shard.pieces().nth(3).unwrap();
         trainer.gradients.windows_mut().host()[owned.flat.start + 5] = f32::INFINITY;
         trainer.scalars.clear(&*trainer.ops).unwrap();
-        let vote = trainer.vote(Requests::default).unwrap();
-        assert!(!vote.squares.is_finite());
-        assert_eq!(vote.reduced_non_finite, Some(owned.tensor));
-        // The other rank does not own the element.
-        let (_, plan) = placed_layout(&config, 2);
-        let other = Owner { rank: 1 - rank.rank(), world: 2, replicas: 1 };
-        let layout = &trainer.state.layout;
-        trainer.state.shard = Shard::new(layout, &plan, other, Sharded::Optimizer);
-        trainer.scalars.clear(&*trainer.ops).unwrap();
-        let vote = trainer.vote(Requests::default).unwrap();
-        assert!(vote.squares.is_finite());
-        assert_eq!(vote.reduced_non_finite, None);
+        let vote = trainer.vote(Checks::default(), Requests::default).unwrap();
+        assert_eq!(vote.reduced.squares.is_finite(), rank.rank() == 0, "one rank owns it");
+        assert_eq!(trainer.non_finite_tensor().unwrap(), Some(owned.tensor), "all know");
     });
 }
 
@@ -254,12 +257,13 @@ fn restored_weights_are_gathered_before_they_are_used() {
             let mut trainer = trainer(&config, rank);
             let fill =
                 |StateBuffersMut { shard, buffers: [weights, ..], .. }: StateBuffersMut<'_>| {
+                    let all = weights.elements.host();
                     for piece in shard.pieces() {
-                        let held = &mut weights.elements[weights.order.of(piece)];
+                        let held = &mut all[weights.order.of(piece)];
                         let restored = held.iter_mut().zip(piece.flat.clone());
                         restored.for_each(|(weight, index)| *weight = number(index));
                     }
-                    Ok(Some(()))
+                    Ok(())
                 };
             trainer.fill_state(fill).unwrap();
             trainer.resume_from(Progress::default()).unwrap();

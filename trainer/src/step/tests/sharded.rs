@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use device::ViewMut;
-use models::{Pass, StepSink, Sums, WeightSource};
+use models::{Batch, Pass, StepSink, Sums, WeightSource};
 
+use super::super::sharded_weights::Reads;
 use super::*;
 
 /// Settings of every kind of sharding on four ranks, in one dimension and in two.
@@ -43,7 +44,7 @@ fn gradients(config: &Config, world: usize) -> Elements {
     let elements = Mutex::new(Elements::new());
     on_ranks(world, |rank| {
         on_mesh(config, rank, |trainer| {
-            trainer.accumulate_gradients().unwrap();
+            trainer.accumulate_gradients(MicroBatches::Own, false).unwrap();
             let Trainer { state, gradients, .. } = trainer;
             let mut elements = elements.lock().unwrap();
             for bucket in &state.shard.buckets {
@@ -129,14 +130,15 @@ fn restored(config: &Config, saved: &Saved) -> (WeightsDigest, [u64; 2]) {
     let found = on_ranks(RANKS, |rank| {
         on_mesh(config, rank, |trainer| {
             let fill = |state: StateBuffersMut<'_>| {
-                let StateBuffersMut { shard, layout, buffers } = state;
+                let StateBuffersMut { shard, layout, buffers, .. } = state;
                 for (buffer, elements) in buffers.into_iter().zip(&saved.buffers) {
+                    let all = buffer.elements.host();
                     for piece in shard.pieces() {
-                        let held = &mut buffer.elements[buffer.order.of(piece)];
+                        let held = &mut all[buffer.order.of(piece)];
                         held.copy_from_slice(&elements[range_of(layout, piece)]);
                     }
                 }
-                Ok(Some(()))
+                Ok(())
             };
             trainer.fill_state(fill).unwrap();
             trainer.resume_from(saved.progress).unwrap();
@@ -270,12 +272,36 @@ fn replicas_gather_weights_in_the_order_and_the_time_in_which_windows_need_them(
     }
 }
 
-/// The first of several micro-batches is not finite on one rank.
+/// Products of zeros would take another time than those of training.
+#[test]
+fn a_rank_that_computes_alone_has_weights_in_every_window() {
+    for reshard in ["true", "false"] {
+        let reshard = format!("parallel.reshard={reshard}");
+        let config = config("smoke", &[&LAYOUTS[3], &["model.layers=6", &reshard][..]].concat());
+        on_ranks(RANKS, |rank| {
+            on_mesh(&config, rank, |trainer| {
+                trainer.synchronize_weights().unwrap();
+                let alone = MicroBatches::Fixed(Reads::Alone);
+                trainer.accumulate_gradients(alone, false).unwrap();
+                let windows: Vec<f32> = match &trainer.state.weights {
+                    ModelWeights::F32(EngineWeights::Sharded(weights)) => weights.all_windows(),
+                    other => panic!("{other:?}"),
+                };
+                let is_zero = |part: &[f32]| part.iter().all(|weight| *weight == 0.0);
+                assert!(!windows.chunks(4096).any(is_zero), "{reshard}");
+            });
+        });
+    }
+}
+
+/// The first of several micro-batches is not finite on one rank, once: computing the step again
+/// repairs that.
 #[test]
 fn a_gradient_that_is_not_finite_names_its_rank_where_gradients_are_sharded() {
-    for sharded in ["gradients", "weights"] {
+    for [sharded, recompute] in [["gradients", "0"], ["weights", "0"], ["weights", "100"]] {
         let sharded = format!("parallel.sharded={sharded}");
-        let config = config("smoke", &[&sharded, "batch.micro_sequences=1"]);
+        let recomputes = format!("sdc.recompute_every_steps={recompute}");
+        let config = config("smoke", &[&sharded, &recomputes, "batch.micro_sequences=1"]);
         assert!(config.workload.batch.accumulation(2).unwrap() > 1);
         let failures = on_ranks(2, |rank| {
             let mut trainer = trainer(&config, rank);
@@ -284,10 +310,19 @@ fn a_gradient_that_is_not_finite_names_its_rank_where_gradients_are_sharded() {
                 let engine = engine(&config, layout, 1, &Allocator::host()).unwrap();
                 trainer.model = Box::new(Broken { engine, passes: 0 });
             }
-            trainer.step(Requests::default).unwrap_err()
+            let stepped = trainer.step(Requests::default);
+            (stepped.err(), trainer.take_corruptions())
         });
-        for failure in failures {
-            assert_eq!((failure.code, failure.rank), (ExitCode::Numerical, Some(1)), "{failure}");
+        for (failure, found) in failures {
+            if recompute == "0" {
+                let failure = failure.expect("nothing repairs it");
+                let named = (failure.code, failure.rank);
+                assert_eq!(named, (ExitCode::Numerical, Some(1)), "{failure}");
+            } else {
+                assert!(failure.is_none(), "{failure:?}");
+                let [found] = &found[..] else { panic!("{found:?}") };
+                assert_eq!((found.rank, found.found), (Some(1), None));
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tests that the traffic over each dimension is that of closed formulas, to the byte.
 
 use super::*;
+use crate::mesh;
 
 /// Bytes that a rank sends over a dimension in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,9 @@ impl Case {
             format!("parallel.sharded={sharded}"),
             format!("batch.global_sequences={sequences}"),
             "batch.micro_sequences=1".to_owned(),
+            // Traffic of checks and of evaluations is that of no step.
+            "sdc.recompute_every_steps=2".to_owned(),
+            "data.evaluation_sequences=5".to_owned(),
         ];
         config("smoke", &settings.each_ref().map(String::as_str))
     }
@@ -87,6 +91,15 @@ impl Case {
     }
 }
 
+/// Checks that NCCL runs the operation once before training: it would connect ranks later, while
+/// other operations are in flight.
+fn assert_connected(row: &Sent, case: Case) {
+    let line = Some(&row.dimension[..]).filter(|dimension| *dimension != "world");
+    let connected = mesh::operations(case.sharded, line).iter();
+    let names: Vec<String> = connected.map(|it| it.to_string().replace('-', "_")).collect();
+    assert!(names.contains(&row.operation), "{row:?} is not connected, {names:?} are: {case:?}");
+}
+
 #[test]
 fn traffic_is_that_of_the_formula_to_the_byte() {
     for [data, shard] in [[1, 3], [3, 1], [2, 2], [2, 3]] {
@@ -96,8 +109,13 @@ fn traffic_is_that_of_the_formula_to_the_byte() {
                 let config = case.config();
                 let found = on_ranks(data * shard, |rank| {
                     on_mesh(&config, rank, |trainer| {
-                        for _ in 0..5 {
+                        let plan = trainer.batches.plan();
+                        let mut evaluation = Evaluation::new(&source(&config), 5, plan).unwrap();
+                        for step in 0..7 {
                             trainer.step(Requests::default).unwrap();
+                            if step % 3 == 1 {
+                                trainer.evaluate(&mut evaluation, || false).unwrap();
+                            }
                         }
                         trainer.traffic()
                     })
@@ -105,12 +123,13 @@ fn traffic_is_that_of_the_formula_to_the_byte() {
                 for rows in found {
                     let sent = |row: &DimensionTraffic| {
                         let bytes = row.bytes_per_step as usize;
-                        assert_eq!(bytes as f64, row.bytes_per_step, "the same in every step");
+                        assert_eq!(bytes as f64, row.bytes_per_step, "{case:?}: {row:?}");
                         Sent::new(&row.dimension, &row.operation, bytes)
                     };
                     let found: Vec<Sent> =
                         rows.iter().map(sent).filter(|row| row.bytes > 0).collect();
                     assert_eq!(found, case.expected(&config), "{case:?}");
+                    found.iter().for_each(|row| assert_connected(row, case));
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Probes of this rank's cores or device during the run: the matmul rate, which is the denominator
-//! of `mfu_measured`, and for a profile the memory bandwidth.
+//! Probe of this rank's cores or device during the run: the matmul rate, which is the denominator
+//! of `mfu_measured`.
 //!
 //! Other load during a probe lowers the rate, and so overstates the utilisation. Therefore the rate
 //! is the best of several shapes, including the workload's largest product, at several moments of
@@ -14,7 +14,6 @@ use device::{Allocator, Device, cuda};
 use models::fused::{ProbeProduct, probe_shapes};
 use models::ops::matmul::Shape;
 use models::workload::Compute;
-use rayon::prelude::*;
 
 use crate::config::Config;
 use crate::failure::Outcome;
@@ -64,6 +63,11 @@ impl MatmulProbe {
     /// Those of [`measure`](Self::measure).
     pub(crate) fn measure_moment(&mut self, device: &Device) -> Outcome<()> {
         self.measure(device, self.budget / MOMENTS as u32).map(|_| ())
+    }
+
+    /// Returns the configured time of the measurements at all moments together.
+    pub(crate) fn budget(&self) -> Duration {
+        self.budget
     }
 
     /// Returns the host memory allocated for measuring with `threads` threads; little with a CUDA
@@ -149,97 +153,15 @@ impl MatmulProbe {
     }
 }
 
-/// Elements of each array of the triad, over all ranks of a machine: 64 MiB, more than most caches.
-const TRIAD_ELEMENTS: usize = 16 << 20;
-/// Elements per task of a thread.
-const CHUNK_ELEMENTS: usize = 1 << 16;
-/// Bytes of each of the two buffers of a copy on a CUDA device: more than its caches hold.
-const COPY_BYTES: usize = 128 << 20;
-/// Copies that are measured together: the first one waits for its launch.
-const COPIES: usize = 8;
 /// Shortest time that counts.
-const RESOLUTION: Duration = Duration::from_nanos(500);
+pub(super) const RESOLUTION: Duration = Duration::from_nanos(500);
 
 /// Returns whether a CUDA device has twice as many bytes free: others may need some at that moment.
-fn has_free(device: &Device, bytes: impl FnOnce() -> u64) -> Outcome<bool> {
+pub(super) fn has_free(device: &Device, bytes: impl FnOnce() -> u64) -> Outcome<bool> {
     Ok(match device {
         Device::Host => true,
         Device::Cuda(device) => device.free_bytes()? / 2 >= bytes(),
     })
-}
-
-/// Returns the host memory allocated by [`memory_bytes_per_second`] on the host.
-pub(crate) fn triad_bytes(local_world: usize) -> u64 {
-    (3 * (TRIAD_ELEMENTS / local_world) * size_of::<f32>()) as u64
-}
-
-/// Measures memory bandwidth, reads and writes together, over arrays that do not fit into caches:
-/// on the host by STREAM's triad, a = b + s c, on a CUDA device by copies. Returns the best of at
-/// least three passes within `budget`, after a warm-up; `None` if a device has too little memory
-/// free.
-///
-/// Each of a machine's `local_world` ranks processes its share of the triad at the same time.
-///
-/// # Errors
-/// Those of the device.
-pub(crate) fn memory_bytes_per_second(
-    device: &Device,
-    local_world: usize,
-    budget: Duration,
-) -> Outcome<Option<f64>> {
-    match device {
-        Device::Host => {
-            let elements = TRIAD_ELEMENTS / local_world;
-            let [mut a, b, c] = [0.0_f32, 1.0, 2.0].map(|value| vec![value; elements]);
-            let seconds = best_seconds(budget, || {
-                device.time(|| {
-                    triad(&mut a, &b, &c);
-                    Outcome::Ok(())
-                })
-            })?;
-            Ok(Some((3 * elements * size_of::<f32>()) as f64 / seconds))
-        }
-        Device::Cuda(cuda) => {
-            if !has_free(device, || 2 * COPY_BYTES as u64)? {
-                return Ok(None);
-            }
-            let allocator = device.allocator();
-            let from = allocator.zeros::<u8>(COPY_BYTES);
-            let mut to = allocator.zeros::<u8>(COPY_BYTES);
-            match allocator.outcome() {
-                Err(cuda::Error::OutOfMemory { .. }) => return Ok(None),
-                outcome => outcome?,
-            }
-            let seconds = best_seconds(budget, || {
-                device.time(|| {
-                    (0..COPIES).try_for_each(|_| Ok(cuda.copy(to.view_mut(), from.view())?))
-                })
-            })?;
-            Ok(Some((2 * COPIES * COPY_BYTES) as f64 / seconds))
-        }
-    }
-}
-
-/// a = b + 3 c.
-fn triad(a: &mut [f32], b: &[f32], c: &[f32]) {
-    let operands = b.par_chunks(CHUNK_ELEMENTS).zip(c.par_chunks(CHUNK_ELEMENTS));
-    a.par_chunks_mut(CHUNK_ELEMENTS).zip(operands).for_each(|(a, (b, c))| {
-        for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
-            *a = b + 3.0 * c;
-        }
-    });
-    std::hint::black_box(a);
-}
-
-/// Returns the shortest time of several calls, after a warm-up.
-fn best_seconds(budget: Duration, mut once: impl FnMut() -> Outcome<Duration>) -> Outcome<f64> {
-    once()?;
-    let end = Instant::now() + budget;
-    let mut best = once()?.min(once()?).min(once()?);
-    while Instant::now() < end {
-        best = best.min(once()?);
-    }
-    Ok(best.max(RESOLUTION).as_secs_f64())
 }
 
 #[cfg(test)]
