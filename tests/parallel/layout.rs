@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Kinds of `parallel.sharded`.
-pub(crate) const KINDS: [&str; 4] = ["none", "optimizer", "gradients", "weights"];
+/// Kinds of `parallel.sharded` that divide state.
+pub(crate) const KINDS: [&str; 3] = ["optimizer", "gradients", "weights"];
 
 /// Sizes of both dimensions, and the part of the state that is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,45 @@
 //! Eight ranks in every layout: losses and norms of one rank, the same bits where only the place of
 //! the state differs, traffic over each dimension, and the settings that are refused.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
-use support::{Folder, finish, mpirun, run};
+use support::{Folder, finish, is_matrix, mpirun, run};
 
 use crate::layout::{KINDS, Layout};
 
-const STEPS: usize = 20;
+const STEPS: usize = 10;
 
-/// Sizes of the dimensions of eight ranks: data and shard.
-const MESHES: [[usize; 2]; 4] = [[8, 1], [4, 2], [2, 4], [1, 8]];
+/// Arrangement of eight ranks, and the number of micro-batches of each.
+struct Case {
+    data: usize,
+    shard: usize,
+    sharded: &'static str,
+    accumulation: usize,
+}
+
+/// Every mesh once, and every kind of divided state. All of them in both formats, each with one and
+/// with three micro-batches, in `make test-matrix`.
+fn cases() -> Vec<Case> {
+    let meshes = [[8, 1], [4, 2], [2, 4], [1, 8]];
+    let case = |[data, shard]: [usize; 2], sharded, accumulation| Case {
+        data,
+        shard,
+        sharded,
+        accumulation,
+    };
+    if !is_matrix() {
+        let chosen = [("optimizer", 3), ("gradients", 1), ("weights", 1), ("weights", 3)];
+        let cases = meshes.into_iter().zip(chosen);
+        return cases.map(|(mesh, (sharded, micro))| case(mesh, sharded, micro)).collect();
+    }
+    let of_mesh = |mesh| {
+        [1, 3]
+            .into_iter()
+            .flat_map(move |micro| KINDS.into_iter().map(move |sharded| case(mesh, sharded, micro)))
+    };
+    meshes.into_iter().flat_map(of_mesh).collect()
+}
 
 /// Trains on one thread a rank, with several buckets.
 fn train(layout: Layout, accumulation: usize, format: &str) -> Folder {
@@ -26,7 +56,7 @@ fn train(layout: Layout, accumulation: usize, format: &str) -> Folder {
     ];
     let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
     let layout_flags = layout.flags();
-    let mut flags = vec!["--threads", "1", "--steps", "20"];
+    let mut flags = vec!["--threads", "1", "--steps", "10"];
     flags.extend(settings.chain(layout_flags.iter().map(String::as_str)));
     folder.train_on(layout.ranks(), &flags).expect(0);
     folder
@@ -115,59 +145,45 @@ fn assert_described(folder: &Folder, layout: Layout) {
     }
 }
 
-/// Every rank has one micro-batch: sums have the same order whatever is divided.
+/// Sums of one micro-batch have the same order whatever is divided. Sharded gradients of several
+/// are reduced after each of them, and not after all.
 #[test]
 fn every_layout_has_the_losses_of_one_rank() {
-    let alone = train(Layout::ONE_RANK, 1, "f32");
-    let no_traffic = alone.record()["collectives"]["traffic"].as_array().map_or(0, Vec::len);
-    assert_eq!(no_traffic, 0);
-    for [data, shard] in MESHES {
-        let undivided = train(Layout { data, shard, sharded: "none" }, 1, "f32");
-        for sharded in KINDS {
-            let layout = Layout { data, shard, sharded };
-            let divided = (sharded != "none").then(|| train(layout, 1, "f32"));
-            let folder = divided.as_ref().unwrap_or(&undivided);
-            assert_close(folder, &alone, &F32, &layout.to_string());
-            assert_eq!(folder.result(), undivided.result(), "{layout}");
-            assert_eq!(folder.record()["workload"]["id"], alone.record()["workload"]["id"]);
-            assert_described(folder, layout);
+    let mut alone = HashMap::new();
+    for Case { data, shard, sharded, accumulation } in cases() {
+        let layout = Layout { data, shard, sharded };
+        let case = format!("{layout}, {accumulation} micro-batches");
+        let alone = alone
+            .entry(accumulation)
+            .or_insert_with(|| train(Layout::ONE_RANK, accumulation, "f32"));
+        let [undivided, divided] =
+            ["none", sharded].map(|sharded| Layout { data, shard, sharded }).map(|layout| {
+                let folder = train(layout, accumulation, "f32");
+                assert_close(&folder, alone, &F32, &case);
+                assert_described(&folder, layout);
+                folder
+            });
+        if accumulation == 1 || sharded == "optimizer" {
+            assert_eq!(divided.result(), undivided.result(), "{case}");
         }
+        assert_eq!(divided.record()["workload"]["id"], alone.record()["workload"]["id"]);
+        let traffic = &alone.record()["collectives"]["traffic"];
+        assert_eq!(traffic.as_array().map_or(0, Vec::len), 0, "one rank has none");
     }
 }
 
-/// Sharded sums of gradients are reduced after each micro-batch, and not after all.
-#[test]
-fn accumulated_gradients_have_the_losses_of_one_rank() {
-    let alone = train(Layout::ONE_RANK, 3, "f32");
-    for [data, shard] in MESHES {
-        let mut results = Vec::new();
-        for sharded in KINDS {
-            let layout = Layout { data, shard, sharded };
-            let folder = train(layout, 3, "f32");
-            assert_close(&folder, &alone, &F32, &layout.to_string());
-            assert_described(&folder, layout);
-            results.push(folder.result());
-        }
-        assert_eq!(results[0], results[1], "the optimizer's place changes no bit");
-        assert_eq!(results[2], results[3], "the weights' place changes no bit");
-    }
-}
-
-/// One kind on each mesh in `make test`; all of them in `make soak`.
 #[test]
 fn bf16_has_the_losses_of_one_rank() {
-    let is_soak = std::env::var_os("YARDSTICK_SOAK_LAYOUTS").is_some();
-    let accumulations: &[usize] = if is_soak { &[1, 3] } else { &[3] };
-    for &accumulation in accumulations {
-        let alone = train(Layout::ONE_RANK, accumulation, "bf16");
-        let chosen = ["weights", "none", "weights", "gradients"];
-        for ([data, shard], chosen) in MESHES.into_iter().zip(chosen) {
-            for sharded in KINDS.into_iter().filter(|kind| is_soak || *kind == chosen) {
-                let layout = Layout { data, shard, sharded };
-                let folder = train(layout, accumulation, "bf16");
-                assert_close(&folder, &alone, &BF16, &format!("bf16 x {accumulation}, {layout}"));
-            }
-        }
+    let mut alone = HashMap::new();
+    let one = [Case { data: 2, shard: 4, sharded: "weights", accumulation: 3 }];
+    let all = if is_matrix() { cases() } else { one.into() };
+    for Case { data, shard, sharded, accumulation } in all {
+        let layout = Layout { data, shard, sharded };
+        let alone = alone
+            .entry(accumulation)
+            .or_insert_with(|| train(Layout::ONE_RANK, accumulation, "bf16"));
+        let folder = train(layout, accumulation, "bf16");
+        assert_close(&folder, alone, &BF16, &format!("bf16 x {accumulation}, {layout}"));
     }
 }
 

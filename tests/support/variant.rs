@@ -1,15 +1,9 @@
 //! Variants of training whose results must be bit-identical under every fault: both families, in
 //! both formats, with the optimizer sharded and not, with activations kept and recomputed.
 //!
-//! Tests of the sixteen variants:
-//! - `determinism`: two runs on two ranks, of which the second also saves and evaluates, a third
-//!   without overlap, and one on four ranks. A single rank runs each family and format once: it has
-//!   nothing to shard, and that recomputation changes no bit is shown on two ranks.
-//! - `faults`: two of the 32 kills, one at a step and one inside a save. They are compared with the
-//!   uninterrupted run of the plain variant, which has the same bits. [`Variant::corners`] are
-//!   killed on four ranks and resume on one.
-//! - `allocations`: one process on one and two threads, two ranks as threads, two ranks of MPI.
-//!   [`Variant::corners`] on a CUDA device (`cuda_allocations`).
+//! Arithmetic is compared by ranks that are threads (`trainer/src/step/tests`). End to end, the flags
+//! have to reach it: each pair of them once ([`Variant::chosen`]), and all sixteen variants in
+//! `make test-matrix`.
 
 /// Variant of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +21,15 @@ pub struct Variant {
 /// The number of variants.
 pub const VARIANTS: usize = 16;
 
+/// A covering array of strength 2 of four factors with two values: each two bits have all four
+/// values in some row.
+const PAIRWISE: [usize; 5] = [0b0000, 0b0111, 0b1011, 0b1101, 0b1110];
+
+/// Whether every variant is tested, and not only each pair of its factors: `make test-matrix`.
+pub fn is_matrix() -> bool {
+    std::env::var_os("YARDSTICK_MATRIX").is_some()
+}
+
 impl Variant {
     /// All variants; every fourth is plain, neither sharded nor recomputed.
     pub fn all() -> [Self; VARIANTS] {
@@ -36,6 +39,13 @@ impl Variant {
             is_sharded: index / 2 % 2 == 1,
             is_recomputed: index % 2 == 1,
         })
+    }
+
+    /// Variants in which each two of family, format, sharding and recomputation occur in all four
+    /// combinations; all variants in `make test-matrix`.
+    pub fn chosen() -> Vec<Self> {
+        let all = Self::all();
+        if is_matrix() { all.to_vec() } else { PAIRWISE.map(|index| all[index]).to_vec() }
     }
 
     /// Four variants that have each family in each format, and each combination of sharding and

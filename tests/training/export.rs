@@ -7,7 +7,16 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use support::{Finished, Folder, Running, finish, record, run, text, yardstick};
 
-const GPT: &[&str] = &["--workload", "smoke"];
+const GPT: &[&str] = &[
+    "--workload",
+    "smoke",
+    "--set",
+    "batch.sequence_tokens=16",
+    "--set",
+    "batch.micro_sequences=2",
+    "--set",
+    "batch.global_sequences=4",
+];
 /// Small enough for autograd to be fast.
 const LLAMA: &[&str] = &[
     "--workload",
@@ -131,7 +140,7 @@ fn weights_in_a_workload_file_are_relative_to_the_file() {
 fn ranks_that_read_parts_start_with_the_weights_of_one_that_reads_all() {
     for workload in ["smoke", "llama-smoke"] {
         let folder = Folder::new();
-        let short = ["--workload", workload, "--set", "batch.global_sequences=8"];
+        let short = [&["--workload", workload], &GPT[2..]].concat();
         let exported = text(&train_and_export(&folder, &short));
         let bf16 = ["--set", "precision.compute=bf16", "--set", support::SEVERAL_BUCKETS];
         let import = |ranks: usize, sharded: &str| {

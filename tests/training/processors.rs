@@ -59,7 +59,8 @@ fn emulated(processor: &str, arguments: &[&str]) -> Command {
 
 #[test]
 fn other_processors_train_to_the_same_losses() {
-    for variant in Variant::all().into_iter().filter(|&variant| variant == variant.plain()) {
+    // GPT in f32 and Llama in bf16.
+    for variant in [0, 12].map(|index| Variant::all()[index]) {
         let native = train(variant, yardstick);
         for Processor { name, kernel } in processors() {
             let run = train(variant, |arguments| emulated(name, arguments));

@@ -103,7 +103,7 @@ fn a_loss_that_is_not_the_golden_one_voids_the_run() {
 #[test]
 fn a_corrupted_weight_is_found_on_its_rank() {
     let folder = Folder::new();
-    let finished = folder.train_on(2, &["--steps", "10", "--inject", "corrupt@step=5,rank=1"]);
+    let finished = folder.train_on(2, &["--steps", "6", "--inject", "corrupt@step=5,rank=1"]);
     finished.expect(4);
     let reason = &folder.record()["reason"];
     assert_eq!((&reason["rank"], &reason["step"]), (&1.into(), &5.into()), "{reason:#}");
@@ -116,7 +116,7 @@ fn a_corrupted_sharded_weight_is_found_and_blamed_on_no_other_rank() {
         let folder = Folder::new();
         let fault = format!("corrupt@step=5,rank={rank}");
         let shards = ["--set", "parallel.sharded=weights", "--set", SEVERAL_BUCKETS];
-        let flags = [&["--steps", "10", "--inject", &fault][..], &shards].concat();
+        let flags = [&["--steps", "6", "--inject", &fault][..], &shards].concat();
         folder.train_on(2, &flags).expect(4);
         let reason = &folder.record()["reason"];
         assert_eq!((&reason["rank"], &reason["step"]), (&Value::Null, &5.into()), "{reason:#}");

@@ -9,11 +9,25 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{Finished, Folder, finish, run, text, yardstick};
 
-/// Trains a run that other runs can be compared with.
+/// Short steps: none of these tests judges their times.
+const SHORT_STEPS: [&str; 6] = [
+    "--set",
+    "telemetry.matmul_probe=0s",
+    "--set",
+    "batch.global_sequences=2",
+    "--set",
+    "batch.micro_sequences=2",
+];
+
+/// Trains a run of 50 steps, which other runs can be compared with.
 fn train(folder: &Folder, name: &str, flags: &[&str]) -> String {
+    train_for("50", folder, name, flags)
+}
+
+fn train_for(steps: &str, folder: &Folder, name: &str, flags: &[&str]) -> String {
     let out = text(&folder.sibling(name));
-    let common = ["train", "--steps", "50", "--set", "telemetry.matmul_probe=0s", "--out", &out];
-    run(&[&common[..], flags].concat()).expect(0);
+    let common = ["train", "--steps", steps, "--out", &out];
+    run(&[&common[..], &SHORT_STEPS, flags].concat()).expect(0);
     out
 }
 
@@ -71,8 +85,7 @@ fn a_machine_that_lost_threads_has_no_first_night() {
     let first = ["compare", "--allow-no-baseline", &other, &after];
     run(&first).expect(0).expect_stdout(&["no baseline"]);
     run(&["compare", &other, &after]).expect(12).expect_stderr(&["--allow-no-baseline"]);
-    let short = text(&folder.sibling("short"));
-    run(&["train", "--steps", "12", "--out", &short]).expect(0);
+    let short = train_for("12", &folder, "short", &[]);
     run(&["compare", "--allow-no-baseline", &other, &short])
         .expect(12)
         .expect_stderr(&["at least 20 measured steps"]);
@@ -106,8 +119,7 @@ fn a_run_that_ended_at_its_target_loss_or_early_is_not_compared() {
     let target = train(&folder, "target", &["--target-loss", "100"]);
     let compared = run(&["compare", &whole, &target]).expect(12);
     compared.expect_stderr(&["its target loss ended at step"]);
-    let short = text(&folder.sibling("short"));
-    run(&["train", "--steps", "20", "--out", &short]).expect(0);
+    let short = train_for("20", &folder, "short", &[]);
     run(&["compare", &short, &whole])
         .expect(12)
         .expect_stderr(&["at least 20 measured steps, found 18"]);
@@ -242,7 +254,7 @@ fn a_bundle_of_runs_in_turn_has_their_steps() {
     let folder = Folder::new();
     let bundle = text(&folder.sibling("bundle"));
     let program = env!("CARGO_BIN_EXE_yardstick");
-    let train = format!("{program} train --steps 24 --set telemetry.matmul_probe=0s");
+    let train = format!("{program} train --steps 24 {}", SHORT_STEPS.join(" "));
     let flags = ["compare", "--rounds", "3", "--bundle", &bundle, "--run", &train, "--", &train];
     let compared = run(&flags);
     assert!([0, 10, 11].contains(&compared.code), "{compared:?}");
@@ -315,8 +327,7 @@ fn a_bench_says_that_faults_were_injected() {
 #[test]
 fn a_report_says_that_steps_had_not_settled() {
     let folder = Folder::new();
-    let out = text(&folder.sibling("short"));
-    run(&["train", "--steps", "10", "--out", &out]).expect(0);
+    let out = train_for("10", &folder, "short", &[]);
     run(&["report", &out]).expect(0).expect_stdout(&["not steady", "step times had not settled"]);
     run(&["report", &out, &out]).expect(0).expect_stdout(&["complete, not steady"]);
 }

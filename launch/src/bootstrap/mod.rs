@@ -77,11 +77,16 @@ fn check_launcher(launcher: &Launcher, rank: usize, world: usize) -> Result<(), 
     })
 }
 
+/// Shortest time that ranks have to join: launchers and loaders start them seconds apart, however
+/// short the deadline of an operation between them is.
+#[cfg(feature = "mpi")]
+const START: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Opens the MPI backend, if this binary has it.
 #[cfg(feature = "mpi")]
 fn open_mpi(_: Option<&Launcher>, options: &Options) -> Result<Group, Error> {
     let mpi_options = collectives::MpiOptions {
-        open_timeout: options.timeout,
+        open_timeout: options.timeout.max(START),
         timeout: options.timeout,
         close_timeout: options.close_timeout,
         ..collectives::MpiOptions::default()

@@ -177,12 +177,15 @@ fn assert_close(found: &Trained, expected: &Trained, tolerance: f64, case: &str)
 
 #[test]
 fn every_division_of_ranks_trains_alike() {
-    for workload in ["smoke", "llama-smoke"] {
-        for compute in ["f32", "bf16"] {
-            for accumulation in [1, 3] {
-                divisions_train_alike(workload, compute, accumulation);
-            }
-        }
+    divisions_train_alike("smoke", "f32", 1);
+    divisions_train_alike("smoke", "bf16", 3);
+    divisions_train_alike("llama-smoke", "f32", 3);
+    if std::env::var_os("YARDSTICK_MATRIX").is_some() {
+        divisions_train_alike("smoke", "f32", 3);
+        divisions_train_alike("smoke", "bf16", 1);
+        divisions_train_alike("llama-smoke", "f32", 1);
+        divisions_train_alike("llama-smoke", "bf16", 1);
+        divisions_train_alike("llama-smoke", "bf16", 3);
     }
 }
 
