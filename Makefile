@@ -70,7 +70,7 @@ build: setup-build ## build the binary, target/release/yardstick
 demo: build ## train, kill, resume, compare, report: under two minutes after the build
 	scripts/demo.sh
 
-test: setup-test ## run the tests: at most 25 minutes on two cores, from nothing
+test: setup-test ## run the tests: 25 minutes on two cores, from nothing
 	@$(MAKE) --no-print-directory --keep-going $(TEST_GROUPS)
 
 # Without the examples: clippy checks them, and the scripts in bench/ build them.
@@ -128,10 +128,10 @@ test-manifests: test-build ## check rendered jobs and everything in k8s/ as clus
 test-doc: test-build ## run the examples in the documentation
 	@$(GROUP) cargo test $(CARGO_OPTIONS) --no-fail-fast --doc
 
-# Clippy compiles what else differs without the feature.
+# What else differs without the feature is compiled by clippy, and tested by matrix-without-mpi.
 WITHOUT_MPI := MPICC=false $(CARGO_TEST) --no-default-features
-test-without-mpi: ## build without MPI: train alone, and be refused under mpirun
-	@$(GROUP) env $(WITHOUT_MPI) --test commands -- without_mpi::
+test-without-mpi: ## build without MPI: train on one rank, be refused under mpirun, run doctor
+	@$(GROUP) env $(WITHOUT_MPI) --test commands -- without_mpi:: a_healthy_machine
 
 test-mpich: ## run the tests of the MPI backend with MPICH, in a build of its own
 	@$(STAMPED_GROUP) scripts/test-mpi.sh mpich --test mpi --test mpi_bootstrap
