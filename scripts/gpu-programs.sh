@@ -3,8 +3,8 @@
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
 # What a check runs, by the names of cargo's targets: the binary, the unit tests of models with
-# those of the kernels, and tests of the engine and of NCCL. tests/tidy says which other tests for
-# devices are left out.
+# those of the kernels, and tests of the engine and of NCCL. (Other tests for devices set up devices
+# of their own.)
 PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend)
 BUILD_TARGETS=(--bin yardstick)
 TEST_TARGETS=(--lib --test cuda_engine --test cuda_nccl_backend)
@@ -80,7 +80,7 @@ pack() {
     for program in "${PROGRAMS[@]}"; do
         strip -o "$folder/$program" "${!program}" || return
     done
-    cp "$here"/gpu-*.{sh,txt} "$here"/../bench/{gpu_vs_torch,torch_gpt,ncu_kernels}.py \
+    cp "$here"/gpu-*.sh "$here"/../bench/{gpu_vs_torch,torch_gpt,ncu_kernels}.py \
         "$folder/" || return
     libraries "$yardstick" | xargs -r cp -L -t "$folder/lib" || return
     pack_launcher "$folder" || return
