@@ -295,8 +295,8 @@ k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as
 	@$(GROUP) tests/kubernetes/e2e.sh
 
 # The crates and tests of a diff alone, in a build of their own.
-quick: ## build what differs from $BASE (HEAD), run its unit tests and a dozen others: a minute
-	@scripts/quick.sh
+quick: ## build what differs from BASE (HEAD), run its and a dozen other tests: a minute
+	@scripts/quick.sh $(BASE)
 
 lint: setup-lint format $(LINT_GROUPS) shellcheck ## check format, code, docs, licences, scripts
 

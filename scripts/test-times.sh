@@ -27,6 +27,7 @@ awk '/^== [a-z0-9-]+: ([0-9]+ s|FAILED, stopped|stamped)/ {
         if ($3 == "stamped") text[name] = "stamped"
         else if ($3 == "FAILED,") text[name] = $(NF - 1) " s, stopped"
         else text[name] = (seconds[name] += $3) " s" ($5 == "of" ? " of " $6 " s" : "")
+        if (/status [1-9]/) text[name] = text[name] ", FAILED"
     }
     END { for (i = 1; i <= n; i++) print names[i] ": " text[names[i]] }' "$1"
 printf '\nThe slowest tests; all are in %s:\n' "$table"
