@@ -20,7 +20,6 @@ TEST_API_SERVER_SECONDS := 150
 TEST_MPIJOB_SECONDS := 300
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
-TEST_CUDNN_PLANS_SECONDS := 200
 TEST_CUDA_SEED_SECONDS := 60
 TEST_CUDA_ADDRESS_SECONDS := 120
 TEST_CUDA_EMULATED_SECONDS := 700
@@ -83,7 +82,7 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-measured test-parallel \
 	test-faulty-filesystem test-slow-links test-mpijob test-manifests test-api-server test-doc \
-	test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich \
+	test-cuda-kernels test-cuda-emulated test-without-mpi test-mpich \
 	test-openmpi5
 SOAK_GROUPS := mutants sharding-mutants soak-parallel soak-cuda-kernels soak-cuda-emulated \
 	soak-checkpoints soak-stragglers soak-corruption soak-otlp soak-slurm
@@ -112,8 +111,7 @@ test-build:
 	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
-	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests:: \
-		--skip plan_gate::
+	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests::
 
 test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
@@ -174,9 +172,6 @@ test-doc: test-build ## run the examples in the documentation
 
 test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, and disassemble wgmma's
 	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
-
-test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for three architectures
-	@$(BUDGET) $@ $(TEST_CUDNN_PLANS_SECONDS) $(CARGO_TEST) --lib -- plan_gate:: --nocapture
 
 # Steps of the check of GPUs that are not among these tests already, but for those that need more
 # than the emulated device.

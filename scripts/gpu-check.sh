@@ -2,10 +2,10 @@
 # Checks yardstick on a machine that has a GPU: what the emulated CUDA device cannot tell.
 #
 #   scripts/gpu-check.sh [--call N] [--only STEP,...] [--require STEP]... [--small] [--out DIR]
-#                        [--cudnn ARCHIVE] [PROGRAMS]
+#                        [PROGRAMS]
 #   scripts/gpu-check.sh --dry-run ...              prints the plan, with its minutes
 #   scripts/gpu-check.sh --list                     names the steps
-#   scripts/gpu-check.sh --pack DIR [--cudnn LIB]   collects what a machine without cargo needs
+#   scripts/gpu-check.sh --pack DIR                 collects what a machine without cargo needs
 #
 # PROGRAMS is a folder with what gpu-programs.sh names, as --pack makes it. The default is the
 # folder of this script if they are there; else cargo builds them, with the profile that the
@@ -19,8 +19,6 @@
 #   --small     small settings, for the emulated device: no figure of it means anything
 #   --out       folder for gpu-check.json and gpu-check-logs.tar.gz (by default a new one). That of
 #               an earlier check is continued: what passed is kept, what else was asked for is run
-#   --cudnn     three libraries of cuDNN: LIB is their folder, which --pack makes DIR-cudnn.tar.xz
-#               of, and ARCHIVE is that file, unpacked beside the packed programs
 #
 # A step that fails, or is stopped after its time, does not stop those after it. Both files are
 # written anew after each step; the archive has the logs and the records of all runs. The end is a
@@ -168,7 +166,7 @@ run_steps() {
     done 3< <(chosen_rows)
 }
 
-small=false call='' only='' required='' out='' cudnn='' pack_to='' is_dry=false programs=''
+small=false call='' only='' required='' out='' pack_to='' is_dry=false programs=''
 while [ $# -gt 0 ]; do
     case $1 in
         --small) small=true ;;
@@ -176,7 +174,6 @@ while [ $# -gt 0 ]; do
         --only) only=${2-} && shift ;;
         --require) required+=,${2-} && shift ;;
         --out) out=${2-} && shift ;;
-        --cudnn) cudnn=${2-} && shift ;;
         --pack) pack_to=${2-} && shift ;;
         --dry-run) is_dry=true ;;
         --list) list_steps && exit ;;
@@ -186,14 +183,13 @@ while [ $# -gt 0 ]; do
     shift || usage
 done
 if [ -n "$pack_to" ]; then
-    pack "$pack_to" && { [ -z "$cudnn" ] || pack_cudnn "$cudnn" "$pack_to-cudnn.tar.xz"; }
+    pack "$pack_to"
     exit
 fi
 
 check_names
 find_programs "$programs" || exit
 choose_settings
-[ -z "$cudnn" ] || unpack_cudnn "$cudnn" || exit
 # Logs, runs, and what steps leave for others.
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check-work.XXXXXX") || exit
 trap 'rm -rf "$work"' EXIT

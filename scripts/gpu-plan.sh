@@ -27,8 +27,6 @@ lacking() {
         -) ;;
         torch) has_torch ||
             echo "no PyTorch that computes on this device, by ${PYTHON:-python3}" ;;
-        cudnn) [ -n "$(library_version cudnn)" ] ||
-            echo "no cuDNN on this machine, or one that is too old" ;;
         nccl) [ -n "$(library_version nccl)" ] || echo "no NCCL on this machine" ;;
         hopper) [ "$(json "$work/devices.json" cuda.devices.0.compute_capability.major)" = 9 ] ||
             echo "no GPU of compute capability 9.0" ;;

@@ -66,13 +66,13 @@ tests() {
 }
 
 engine_tests() {
-    tests "$cuda_engine" --skip cudnn
+    tests "$cuda_engine"
 }
 
 # The tests of every kernel, those of the update among them.
 kernel_tests() {
     local name
-    tests "$yardstick_models" cuda_tests:: --skip cudnn
+    tests "$yardstick_models" cuda_tests::
     for name in "${TENSOR_TESTS[@]}"; do
         grep -q "::$name \.\.\. ok" "$work/$current.tests" || fail "the test $name did not run"
     done
@@ -124,24 +124,16 @@ gpt2_rerun() {
     figure "losses and weights of 20 steps are bit-identical"
 }
 
-# Of every kernel's tests those of cuDNN's attention, then losses and gradients with it against the
-# processor's and our kernels'.
-cudnn_tests() {
-    tests "$yardstick_models" cuda_tests::attention::cudnn
-    tests "$cuda_engine" cudnn
-}
-
 # attention_gpt2 ATTENTION: losses with it against those with flash; and twice the same bits.
 attention_gpt2() {
-    local attention=$1 worst version
+    local attention=$1 worst
     [ -e "$work/runs/gpt2/record.json" ] || gpt2_train gpt2
     gpt2_train "$attention" --set "run.attention=$attention"
     worst=$(difference "$attention" gpt2) || fail "the runs have not the same steps"
     is_below "$worst" "$BF16_BOUND" || fail "losses differ from those with flash by $worst"
     gpt2_train "$attention-rerun" --set "run.attention=$attention"
     same_bits "$attention" "$attention-rerun"
-    version=$(record "$attention" environment.cuda.cudnn)
-    figure "$attention${version:+ $version}: losses differ from those with flash by $worst" \
+    figure "$attention: losses differ from those with flash by $worst" \
         "(bound $BF16_BOUND); a rerun is bit-identical"
 }
 

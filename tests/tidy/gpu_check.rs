@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Lists no device, and no library.
 const NO_DEVICE: &str = "{\"cuda\": {\"unusable\": \"no CUDA driver\", \"devices\": [], \
-                         \"versions\": {\"nccl\": null, \"cudnn\": null}}}";
+                         \"versions\": {\"nccl\": null}}}";
 
 /// A check's folder of programs, and its folder of results.
 struct Check {
@@ -111,7 +111,7 @@ const FAULTS: &str = "\
 1 right   1 20 -     figure 7 passed
 1 wrong   1 20 -     false
 1 late    1  1 -     timed sleep 60
-1 lacking 1 20 cudnn,nccl figure never
+1 lacking 1 20 nccl figure never
 2 last    1 20 -     figure it ran
 ";
 
@@ -121,18 +121,18 @@ fn no_failure_stops_the_steps_after_it() {
     check.plan(FAULTS);
     let checked = check.check(&[]);
     assert_eq!(checked.status, Some(1), "{checked:?}");
-    let no_cudnn = "no cuDNN on this machine, or one that is too old";
+    let no_nccl = "no NCCL on this machine";
     let expected = [
         ["right", "pass", "7 passed"],
         ["wrong", "fail", "exit code 1:"],
         ["late", "fail", "over its time limit of 1 s:"],
-        ["lacking", "skip", no_cudnn],
+        ["lacking", "skip", no_nccl],
         ["last", "pass", "it ran"],
     ];
     assert_eq!(checked.steps(), expected);
     for line in [
         "2 passed, 2 failed, 1 skipped, 0 not run: ".to_owned(),
-        format!("not shown: lacking: {no_cudnn}"),
+        format!("not shown: lacking: {no_nccl}"),
     ] {
         assert!(checked.stdout.contains(&line), "{}", checked.stdout);
     }
@@ -146,7 +146,7 @@ fn a_required_step_fails_where_it_would_be_skipped() {
     check.plan(FAULTS);
     let checked = check.check(&["--only", "right,lacking", "--require", "lacking"]);
     assert_eq!(checked.status, Some(1), "{checked:?}");
-    let figure = "required, but skipped: no cuDNN on this machine, or one that is too old";
+    let figure = "required, but skipped: no NCCL on this machine";
     assert_eq!(checked.steps()[1], ["lacking", "fail", figure]);
     assert_eq!(checked.json["not_run"], serde_json::json!(["wrong", "late", "last"]));
     assert_eq!(check.run(&["--only", "right,nothing"]).status.code(), Some(2), "no such step");
@@ -176,14 +176,14 @@ fn a_check_is_continued_in_its_folder() {
     ];
     assert_eq!(results, expected, "{third:?}");
     // The machine is asked again: what it lacked may be there now, or it may be another one.
-    let has_cudnn = NO_DEVICE.replace("null, \"cudnn\": null", "\"2.30\", \"cudnn\": \"9.28\"");
-    check.devices(&has_cudnn);
+    let has_nccl = NO_DEVICE.replace("null", "\"2.30\"");
+    check.devices(&has_nccl);
     let fourth = check.check(&[]);
     assert_eq!(fourth.steps()[3], ["lacking", "pass", "never"], "{fourth:?}");
-    check.devices(&has_cudnn.replace("[]", "[{\"name\": \"another\"}]"));
+    check.devices(&has_nccl.replace("[]", "[{\"name\": \"another\"}]"));
     let other = check.run(&["--out", &check.path("out").display().to_string()]);
     assert_eq!(other.status.code(), Some(2), "{other:?}");
-    check.devices(&has_cudnn);
+    check.devices(&has_nccl);
     let other = check.run(&["--small", "--out", &check.path("out").display().to_string()]);
     assert_eq!(other.status.code(), Some(2), "other settings");
     assert!(String::from_utf8_lossy(&other.stderr).contains("small: false"), "{other:?}");
@@ -207,7 +207,7 @@ fn every_call_of_the_plan_takes_less_than_ten_minutes() {
     let plan = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(plan.contains("no GPU here, so that every step would fail: no CUDA driver"), "{plan}");
-    assert!(plan.contains("cudnn (skipped here: no cuDNN on this machine"), "{plan}");
+    assert!(plan.contains("nccl (skipped here: no NCCL on this machine"), "{plan}");
     assert!(plan.contains("\nall: ") && plan.contains("\npack: "), "{plan}");
     assert!(!plan.contains("warning"), "{plan}");
 
@@ -283,35 +283,6 @@ fn a_profile_has_the_sums_of_each_kernel() {
     assert!(said.contains("not shown: kernel-profile: the driver lets only"), "{said}");
 }
 
-#[test]
-fn cudnn_is_carried_in_an_archive_of_its_own() {
-    let check = Check::new();
-    let libraries = check.path("cudnn");
-    fs::create_dir(&libraries).expect("it can be created");
-    // Each of the scripts' functions may be called where its file is read.
-    let pack = |check: &Check| {
-        let lines = ". \"$0/gpu-programs.sh\"; pack_cudnn \"$0/cudnn\" \"$0/cudnn.tar.xz\"";
-        Command::new("bash").args(["-c", lines]).arg(check.folder.path()).output().expect("bash")
-    };
-    let refused = pack(&check);
-    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no libcudnn.so.9"));
-    let names = ["libcudnn.so.9", "libcudnn_graph.so.9", "libcudnn_engines_runtime_compiled.so.9"];
-    for name in names {
-        fs::write(libraries.join(name), name).expect("it can be written");
-    }
-    let packed = pack(&check);
-    assert_eq!(packed.status.code(), Some(0), "{packed:?}");
-    assert!(String::from_utf8_lossy(&packed.stdout).contains("MiB of at most 56"), "{packed:?}");
-
-    check.plan("1 has-them 1 20 - test -s lib/libcudnn_graph.so.9\n");
-    let archive = check.path("cudnn.tar.xz").display().to_string();
-    assert_eq!(check.run(&["--dry-run", "--cudnn", &archive]).status.code(), Some(0));
-    for name in names {
-        assert!(check.path("lib").join(name).exists(), "{name}");
-    }
-}
-
 /// PyTorch that takes 1.2 s for a step in its default mode, and 1.15 s in the other; of 1.3B 0.9 s.
 /// More than 32,768 tokens at a time do not fit.
 const TORCH: &str = r#"
@@ -334,7 +305,7 @@ case $1 in
     --version) echo 1 ;;
     devices)
         echo '{"cuda": {"unusable": null, "devices": [{"name": "NVIDIA H100 80GB HBM3",
-            "memory_bytes": MEMORY}], "versions": {"nccl": null, "cudnn": null}}}' ;;
+            "memory_bytes": MEMORY}], "versions": {"nccl": null}}}' ;;
     train)
         while [ $# -gt 0 ]; do
             case $1 in
