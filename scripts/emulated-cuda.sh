@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Builds the emulated CUDA device: libraries that stand in for NVIDIA's driver, NVRTC, cuBLASLt,
-# NCCL, cuDNN and NVML on a machine without a GPU (see tests/emulated_cuda). Needs g++ and nothing
-# else.
+# NCCL and NVML on a machine without a GPU (see tests/emulated_cuda). Needs g++ and nothing else.
 #
 #   scripts/emulated-cuda.sh          builds what changed and prints the folder of the libraries
 #   scripts/emulated-cuda.sh --test   also runs the tests of the emulated device itself
@@ -13,7 +12,7 @@ cd "$(dirname "$0")/.."
 sources=tests/emulated_cuda
 out=target/emulated-cuda
 flags=(-std=gnu++17 -O2 -g1 -fPIC -pthread -Wall -Wextra -fvisibility=hidden)
-# The loops of cuBLASLt and cuDNN are worth the processor's vector instructions.
+# The loops of cuBLASLt are worth the processor's vector instructions.
 fast_flags=(-O3 -march=native -ffp-contract=fast)
 
 # compile FOLDER [FLAG...]: every source of a folder, where it or a header it includes is newer.
@@ -80,8 +79,6 @@ build() {
     link cublaslt libcublasLt.so.12 "$out/lib/libcuda.so.1"
     compile nccl
     link nccl libnccl.so.2 "$out/lib/libcuda.so.1"
-    compile cudnn "${fast_flags[@]}"
-    link cudnn libcudnn.so.9 "$out/lib/libcuda.so.1"
     compile nvml
     link nvml libnvidia-ml.so.1
     install_headers
@@ -90,7 +87,7 @@ build() {
 build_test() {
     compile selftest
     g++ -pthread "$out"/objects/selftest/*.o "$out/lib/libcuda.so.1" "$out/lib/libnvrtc.so.12" \
-        "$out/lib/libcublasLt.so.12" "$out/lib/libnccl.so.2" "$out/lib/libcudnn.so.9" \
+        "$out/lib/libcublasLt.so.12" "$out/lib/libnccl.so.2" \
         -Wl,-rpath,"$PWD/$out/lib" -o "$out/selftest"
 }
 

@@ -1,38 +1,34 @@
 #!/usr/bin/env bash
 # Checks yardstick on a machine that has a GPU: what the emulated CUDA device cannot tell.
 #
-#   scripts/gpu-check.sh [--call N] [--only STEP,...] [--require STEP]... [--small] [--out DIR]
-#                        [--cudnn ARCHIVE] [PROGRAMS]
-#   scripts/gpu-check.sh --dry-run ...              prints the plan, with its minutes
+#   scripts/gpu-check.sh [--call A|B] [--only STEP,...] [--require STEP]... [--small] [--out DIR]
+#                        [PROGRAMS]
+#   scripts/gpu-check.sh --dry-run ...              prints the steps, and what the machine lacks
 #   scripts/gpu-check.sh --list                     names the steps
-#   scripts/gpu-check.sh --pack DIR [--cudnn LIB]   collects what a machine without cargo needs
+#   scripts/gpu-check.sh --pack DIR                 collects what a machine without cargo needs
 #
 # PROGRAMS is a folder with what gpu-programs.sh names, as --pack makes it. The default is the
 # folder of this script if they are there; else cargo builds them, with the profile that the
 # environment variable PROFILE names (release). A packed folder checks a machine by
 # DIR/gpu-check.sh.
 #
-#   --call      the steps of one call: in less than ten minutes, the longest that some machines are
-#               lent at a time. What has no time left is not begun
+#   --call      the steps of a list in gpu-steps.sh, for a machine that is lent for ten minutes at a
+#               time. What has no time left is not begun
 #   --only      these steps alone
 #   --require   this step fails where it would be skipped
 #   --small     small settings, for the emulated device: no figure of it means anything
 #   --out       folder for gpu-check.json and gpu-check-logs.tar.gz (by default a new one). That of
 #               an earlier check is continued: what passed is kept, what else was asked for is run
-#   --cudnn     three libraries of cuDNN: LIB is their folder, which --pack makes DIR-cudnn.tar.xz
-#               of, and ARCHIVE is that file, unpacked beside the packed programs
 #
 # A step that fails, or is stopped after its time, does not stop those after it. Both files are
 # written anew after each step; the archive has the logs and the records of all runs. The end is a
 # table, what was not shown, and the path of the JSON file; the exit status is 0 only if nothing
-# failed. The plan is gpu-plan.txt, its steps are in gpu-steps.sh and gpu-speed.sh.
+# failed. The steps are in gpu-steps.sh and gpu-speed.sh.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/gpu-programs.sh
 . "$here/gpu-programs.sh"
-# shellcheck source=scripts/gpu-plan.sh
-. "$here/gpu-plan.sh"
 # shellcheck source=scripts/gpu-results.sh
 . "$here/gpu-results.sh"
 # shellcheck source=scripts/gpu-runs.sh
@@ -48,11 +44,10 @@ usage() {
     exit 2
 }
 
-# Runs the step of a row of the plan, and notes its call, name, result, seconds and figure as a line
-# of $work/results. A step is a function that is stopped by the first command that fails. It writes
+# Runs a step, and notes its name, result, seconds and figure as a line of $work/results. A step is a function that is stopped by the first command that fails. It writes
 # its figure with `figure`; `skip` ends it without a result.
 run_step() {
-    local number=$1 current=$2 limit=$3 needs=$4 does=$5 result=fail start code text
+    local current=$1 limit=$2 needs=$3 does=$4 result=fail start code text
     printf '%-22s ' "$current"
     start=$EPOCHREALTIME
     step_ends=$((EPOCHSECONDS + limit))
@@ -72,8 +67,8 @@ run_step() {
         text="required, but skipped: $text"
     fi
     # In place of that of an earlier call.
-    awk -F '\t' -v name="$current" '$2 != name' "$work/results" >"$work/other-results"
-    printf '%s\t%s\t%s\t%s\t%s\n' "$number" "$current" "$result" "$(seconds_since "$start")" \
+    awk -F '\t' -v name="$current" '$1 != name' "$work/results" >"$work/other-results"
+    printf '%s\t%s\t%s\t%s\n' "$current" "$result" "$(seconds_since "$start")" \
         "$text" >>"$work/other-results"
     mv "$work/other-results" "$work/results"
     echo "$result"
@@ -103,10 +98,23 @@ seconds_since() {
     awk -v start="$1" -v end="$EPOCHREALTIME" 'BEGIN { printf "%.1f", end - start }'
 }
 
+# The rows of the steps that were asked for, in the order of the call, or of all steps.
+chosen_steps() {
+    local names=()
+    case $call in
+        A) names=("${CALL_A[@]}") ;;
+        B) names=("${CALL_B[@]}") ;;
+        *) mapfile -t names < <(list_steps) ;;
+    esac
+    awk -v only=",$only," 'NR == FNR { row[$1] = $0; next }
+        only == ",," || index(only, "," $1 ",") { print row[$1] }' \
+        <(steps) <(printf '%s\n' "${names[@]}")
+}
+
 # Ends with 2 unless each step that --only and --require name is one that will run.
 check_names() {
     local name chosen
-    chosen=$(chosen_rows | awk '{ print $2 }')
+    chosen=$(chosen_steps | awk '{ print $1 }')
     [ -n "$chosen" ] || usage "no step is to run: see --list"
     for name in ${only//,/ } ${required//,/ }; do
         grep -qxF "$name" <<<"$chosen" || usage "no step $name is to run: see --list"
@@ -149,26 +157,41 @@ identity() {
 }
 
 has_passed() {
-    awk -F '\t' -v name="$1" '$2 == name && $3 == "pass" { found = 1 } END { exit !found }' \
+    awk -F '\t' -v name="$1" '$1 == name && $2 == "pass" { found = 1 } END { exit !found }' \
         "$work/results"
 }
 
 run_steps() {
-    local number name expected limit needs does
-    # Steps must not read the plan.
-    while read -r number name expected limit needs does <&3; do
+    local name limit needs does
+    # Steps must not read the rows.
+    while read -r name limit needs does <&3; do
         has_passed "$name" && continue
-        if [ $((EPOCHSECONDS + expected)) -gt "$call_ends" ]; then
+        if [ "$EPOCHSECONDS" -ge "$call_ends" ]; then
             printf '%-22s no time left in this call\n' "$name"
             continue
         fi
         ! $small || limit=$((limit > SMALL_LIMIT ? limit : SMALL_LIMIT))
-        run_step "$number" "$name" "$limit" "$needs" "$does"
+        run_step "$name" "$limit" "$needs" "$does"
         save_results
-    done 3< <(chosen_rows)
+    done 3< <(chosen_steps)
 }
 
-small=false call='' only='' required='' out='' cudnn='' pack_to='' is_dry=false programs=''
+# Prints each step with its limit, and what this machine lacks for it.
+dry_run() {
+    local name limit needs lack problem
+    note_devices
+    name=$(json "$work/devices.json" cuda.devices.0.name)
+    problem=$(json "$work/devices.json" cuda.unusable)
+    echo "GPU: ${name:-none, so that every step would fail: ${problem:-no device is listed}}"
+    [ -z "$packed" ] || echo "pack: $(mebibytes "$packed") MiB of at most $PACK_MAX"
+    printf '\n%-22s %8s  %s\n' step 'limit s' 'needs'
+    while read -r name limit needs _; do
+        lack=$(lacking_of "$needs" | paste --serial --delimiters ';')
+        printf '%-22s %8s  %s\n' "$name" "$limit" "$needs${lack:+ (skipped here: $lack)}"
+    done < <(chosen_steps)
+}
+
+small=false call='' only='' required='' out='' pack_to='' is_dry=false programs=''
 while [ $# -gt 0 ]; do
     case $1 in
         --small) small=true ;;
@@ -176,7 +199,6 @@ while [ $# -gt 0 ]; do
         --only) only=${2-} && shift ;;
         --require) required+=,${2-} && shift ;;
         --out) out=${2-} && shift ;;
-        --cudnn) cudnn=${2-} && shift ;;
         --pack) pack_to=${2-} && shift ;;
         --dry-run) is_dry=true ;;
         --list) list_steps && exit ;;
@@ -186,14 +208,14 @@ while [ $# -gt 0 ]; do
     shift || usage
 done
 if [ -n "$pack_to" ]; then
-    pack "$pack_to" && { [ -z "$cudnn" ] || pack_cudnn "$cudnn" "$pack_to-cudnn.tar.xz"; }
+    pack "$pack_to"
     exit
 fi
 
+[[ $call =~ ^[AB]?$ ]] || usage
 check_names
 find_programs "$programs" || exit
 choose_settings
-[ -z "$cudnn" ] || unpack_cudnn "$cudnn" || exit
 # Logs, runs, and what steps leave for others.
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check-work.XXXXXX") || exit
 trap 'rm -rf "$work"' EXIT

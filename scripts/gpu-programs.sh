@@ -3,16 +3,14 @@
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
 # What a check runs, by the names of cargo's targets: the binary, the unit tests of models with
-# those of the kernels, and tests of the engine and of NCCL. tests/tidy says which other tests for
-# devices are left out.
+# those of the kernels, and tests of the engine and of NCCL. (Other tests for devices set up devices
+# of their own.)
 PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend)
 BUILD_TARGETS=(--bin yardstick)
 TEST_TARGETS=(--lib --test cuda_engine --test cuda_nccl_backend)
-# Largest pack and archive of cuDNN, in MiB: a lent machine takes 64 with the working tree. Programs
-# that are not optimised are larger.
+# Largest pack, in MiB: a lent machine takes 64 with the working tree. Programs that are not
+# optimised are larger.
 PACK_MAX=56
-# Those of cuDNN's libraries that plan and run attention.
-CUDNN_LIBRARIES=(libcudnn.so.9 libcudnn_graph.so.9 libcudnn_engines_runtime_compiled.so.9)
 
 # find_programs [DIR]: sets a variable named as each program to its path, and $packed to the folder
 # that has them, if they were not built.
@@ -40,16 +38,12 @@ find_programs() {
 # the build machine, if the folder has them. What is not ours gets $own_library_path.
 use_packed_mpi() {
     own_library_path=${LD_LIBRARY_PATH-}
-    use_packed_libraries "$1"
+    [ ! -d "$1/lib" ] || export LD_LIBRARY_PATH=$1/lib${own_library_path:+:$own_library_path}
     [ -d "$1/mpi" ] || return 0
     export PATH=$1/mpi:$PATH
     export OPAL_PKGLIBDIR=$1/mpi OPAL_PKGDATADIR=$1/mpi OPAL_SYSCONFDIR=$1/mpi
     # PMIx looks for plugins where it was installed, and does without.
     export PMIX_MCA_pcompress_base_silence_warning=1
-}
-
-use_packed_libraries() {
-    [ ! -d "$1/lib" ] || export LD_LIBRARY_PATH=$1/lib${own_library_path:+:$own_library_path}
 }
 
 # Builds the programs. Cargo tells the path of each in a line of JSON.
@@ -86,7 +80,7 @@ pack() {
     for program in "${PROGRAMS[@]}"; do
         strip -o "$folder/$program" "${!program}" || return
     done
-    cp "$here"/gpu-*.{sh,txt} "$here"/../bench/{gpu_vs_torch,torch_gpt,ncu_kernels}.py \
+    cp "$here"/gpu-*.sh "$here"/../bench/{gpu_vs_torch,torch_gpt,ncu_kernels}.py \
         "$folder/" || return
     libraries "$yardstick" | xargs -r cp -L -t "$folder/lib" || return
     pack_launcher "$folder" || return
@@ -97,31 +91,6 @@ pack() {
     else
         echo "$folder: $(mebibytes "$folder") MiB, not optimised"
     fi
-}
-
-# pack_cudnn LIB ARCHIVE: those libraries of cuDNN that attention needs, for a call of their own.
-pack_cudnn() {
-    local library
-    for library in "${CUDNN_LIBRARIES[@]}"; do
-        [ -e "$1/$library" ] || { echo "gpu-check: $1 has no $library" >&2; return 3; }
-    done
-    XZ_OPT=-T0 tar --create --xz --dereference --directory "$1" --file "$2" \
-        "${CUDNN_LIBRARIES[@]}" || return
-    fits "$2"
-}
-
-# unpack_cudnn ARCHIVE: puts the libraries where packed programs look first. Some machines have
-# Python and no xz.
-unpack_cudnn() {
-    [ -n "$packed" ] || { echo "gpu-check: --cudnn is for packed programs" >&2; return 2; }
-    mkdir -p "$packed/lib" || return
-    if command -v xz >/dev/null; then
-        tar --extract --xz --directory "$packed/lib" --file "$1"
-    else
-        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
-            "$1" "$packed/lib"
-    fi || { echo "gpu-check: $1 cannot be unpacked" >&2; return 2; }
-    use_packed_libraries "$packed"
 }
 
 # fits PATH: prints its size; fails where a machine would not take it.

@@ -9,16 +9,16 @@ save_results() {
         mv "$out/.logs" "$out/gpu-check-logs.tar.gz"
 }
 
-# The lines of all results in the order of the plan: some are of later calls.
+# The lines of all results in the order of the steps: some are of other calls.
 results() {
-    awk -F '\t' 'NR == FNR { line[$2] = $0; next } $1 in line { print line[$1] }' \
+    awk -F '\t' 'NR == FNR { line[$1] = $0; next } $1 in line { print line[$1] }' \
         "$work/results" <(list_steps)
 }
 
 table() {
     local name result seconds text
     printf '\n%-22s %-6s %8s  %s\n' step result seconds figure
-    while IFS=$'\t' read -r _ name result seconds text; do
+    while IFS=$'\t' read -r name result seconds text; do
         printf '%-22s %-6s %8s  %s\n' "$name" "$result" "$seconds" "$text"
     done < <(results)
 }
@@ -27,7 +27,7 @@ table() {
 summary() {
     local name result text not_run
     echo
-    while IFS=$'\t' read -r _ name result _ text; do
+    while IFS=$'\t' read -r name result _ text; do
         [ "$result" != skip ] || printf 'not shown: %s: %s\n' "$name" "$text"
     done < <(results)
     not_run=$(steps_not_run)
@@ -38,11 +38,11 @@ summary() {
 
 # Steps of a whole check that have no result.
 steps_not_run() {
-    list_steps | grep -vxF -f <(cut -f 2 "$work/results")
+    list_steps | grep -vxF -f <(cut -f 1 "$work/results")
 }
 
 count() {
-    awk -F '\t' -v result="$1" '$3 == result { n++ } END { print n + 0 }' "$work/results"
+    awk -F '\t' -v result="$1" '$2 == result { n++ } END { print n + 0 }' "$work/results"
 }
 
 # A text as a JSON string.
@@ -59,10 +59,9 @@ document() {
 }
 
 results_json() {
-    local number name result seconds text separator=''
-    while IFS=$'\t' read -r number name result seconds text; do
-        printf '%s\n    {"call": %s, "name": %s, "result": "%s", ' "$separator" "$number" \
-            "$(quoted "$name")" "$result"
+    local name result seconds text separator=''
+    while IFS=$'\t' read -r name result seconds text; do
+        printf '%s\n    {"name": %s, "result": "%s", ' "$separator" "$(quoted "$name")" "$result"
         printf '"seconds": %s, "figure": %s}' "$seconds" "$(quoted "$text")"
         separator=,
     done < <(results)
@@ -89,7 +88,7 @@ torch_json() {
 everything_json() {
     cat <<JSON
 {
-  "schema": 2,
+  "schema": 3,
   "version": $(quoted "$("$yardstick" --version 2>/dev/null | tr '\n' ' ')"),
   "host": $(quoted "$(uname -n)"),
   "unix_seconds": $EPOCHSECONDS,

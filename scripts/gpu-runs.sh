@@ -1,4 +1,5 @@
-# Functions for the steps of scripts/gpu-check.sh: how a step ends, runs and their comparison.
+# Functions for the steps of scripts/gpu-check.sh: what a machine lacks, how a step ends, runs and
+# their comparison.
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
@@ -25,6 +26,60 @@ skip() {
 fail() {
     figure "$*"
     exit 1
+}
+
+# lacking NEED: says that this machine lacks it; nothing where it has it.
+lacking() {
+    local found
+    case $1 in
+        -) ;;
+        torch) has_torch ||
+            echo "no PyTorch that computes on this device, by ${PYTHON:-python3}" ;;
+        nccl) [ -n "$(library_version nccl)" ] || echo "no NCCL on this machine" ;;
+        hopper) [ "$(json "$work/devices.json" cuda.devices.0.compute_capability.major)" = 9 ] ||
+            echo "no GPU of compute capability 9.0" ;;
+        two-ranks)
+            found=$(library_version nccl)
+            [ "$(device_count)" -ge 2 ] || is_version "${found:-0}" 2.30 ||
+                echo "fewer than two devices, and NCCL ${found:-none}: 2.30 is needed" ;;
+        *) find_tool "$1" >/dev/null || echo "no $1 on this machine" ;;
+    esac
+}
+
+# lacking_of NEEDS: what this machine lacks of a row's needs.
+lacking_of() {
+    local need
+    for need in ${1//,/ }; do
+        lacking "$need"
+    done
+}
+
+library_version() {
+    note_devices
+    json "$work/devices.json" "cuda.versions.$1"
+}
+
+device_count() {
+    note_devices
+    grep -c '"ordinal"' "$work/devices.json"
+}
+
+# is_version FOUND LEAST: whether a version is at least another.
+is_version() {
+    [ "$(printf '%s\n' "$2" "$1" | sort --version-sort | head -n 1)" = "$2" ]
+}
+
+# find_tool NAME: the path of a program in PATH, in a CUDA toolkit, or of Nsight Compute alone.
+find_tool() {
+    local program
+    for program in "$(command -v "$1")" /usr/local/cuda*/bin/"$1" /opt/nvidia/nsight-compute/*/"$1"
+    do
+        if [ -x "$program" ]; then
+            echo "$program"
+            return
+        fi
+    done
+    return 1
 }
 
 # skip_without NEEDS: skips the step where this machine lacks something of its row.

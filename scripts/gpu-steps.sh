@@ -1,8 +1,58 @@
-# The steps of scripts/gpu-check.sh, which gpu-plan.txt lists. Each runs in a process of its own
-# with `set -e` and with its output in a log; it may write a figure, and `skip`. Those that measure
-# speed are in gpu-speed.sh.
+# The steps of scripts/gpu-check.sh. Each runs in a process of its own with `set -e` and with its
+# output in a log; it may write a figure, and `skip`. Those that measure speed are in gpu-speed.sh.
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
+
+# What two calls run, each in less than ten minutes, the longest that some machines are lent at a
+# time: correctness and our own speed, then speed beside PyTorch's, and where it goes.
+CALL_A=(devices smoke-bf16 llama-smoke-bf16 engine-tests gpt2-loss-falls gpt2-rerun kernel-tests
+    tokens-per-second kernel-timing wgmma-gpt2 tokens-wgmma tuned-gpt2 tokens-tuned)
+CALL_B=(torch-124M torch-1.3B kernel-profile)
+# Longest time of a call's steps, in seconds: of 600, with time to print and to copy.
+CALL_STEPS_MAX=570
+
+# All steps: the seconds after which it is stopped, and has failed; what a machine may lack, so that
+# it is skipped (see `lacking`); a function with its arguments.
+steps() {
+    cat <<'STEPS'
+devices               30 -                       devices
+nvml                  60 -                       nvml
+kernel-tests         200 -                       kernel_tests
+engine-tests         150 -                       engine_tests
+smoke-f32            100 -                       parity smoke f32
+smoke-bf16           100 -                       parity smoke bf16
+llama-smoke-f32      100 -                       parity llama-smoke f32
+llama-smoke-bf16     100 -                       parity llama-smoke bf16
+gpt2-loss-falls      100 -                       gpt2_loss_falls
+gpt2-rerun           100 -                       gpt2_rerun
+tokens-per-second    150 -                       tokens_per_second run.attention=flash
+kernel-timing        100 -                       kernel_timing
+wgmma-gpt2           150 hopper                  attention_gpt2 wgmma
+tokens-wgmma         150 hopper                  tokens_per_second run.attention=wgmma
+tuned-gpt2           150 -                       tuned_gpt2
+tokens-tuned         150 -                       tokens_per_second run.tune_matmul=true
+kernel-profile       150 ncu,python3             kernel_profile
+torch-124M           540 torch                   against_torch 124M default 20
+torch-124M-autotune  540 torch                   against_torch 124M max-autotune-no-cudagraphs 20
+torch-1.3B           540 torch                   against_torch 1.3B default 8
+torch-1.3B-autotune  560 torch                   against_torch 1.3B max-autotune-no-cudagraphs 8
+nccl-tests           200 nccl                    nccl_tests
+nccl-one-rank        100 nccl                    nccl_one_rank
+nccl-two-ranks       150 nccl,two-ranks,mpirun   nccl_two_ranks
+resume-f32           150 -                       resume f32
+resume-bf16          150 -                       resume bf16
+memcheck-engine      280 compute-sanitizer       sanitize_engine memcheck
+racecheck-engine     280 compute-sanitizer       sanitize_engine racecheck
+memcheck-attention   560 compute-sanitizer       sanitize_attention memcheck flash
+racecheck-attention  560 compute-sanitizer       sanitize_attention racecheck flash
+memcheck-wgmma       560 compute-sanitizer,hopper sanitize_attention memcheck wgmma
+racecheck-wgmma      560 compute-sanitizer,hopper sanitize_attention racecheck wgmma
+STEPS
+}
+
+list_steps() {
+    steps | awk '{ print $1 }'
+}
 
 # Largest relative difference of the loss of any step from that of the processor in f32.
 F32_BOUND=1e-4
@@ -66,13 +116,13 @@ tests() {
 }
 
 engine_tests() {
-    tests "$cuda_engine" --skip cudnn
+    tests "$cuda_engine"
 }
 
 # The tests of every kernel, those of the update among them.
 kernel_tests() {
     local name
-    tests "$yardstick_models" cuda_tests:: --skip cudnn
+    tests "$yardstick_models" cuda_tests::
     for name in "${TENSOR_TESTS[@]}"; do
         grep -q "::$name \.\.\. ok" "$work/$current.tests" || fail "the test $name did not run"
     done
@@ -124,24 +174,16 @@ gpt2_rerun() {
     figure "losses and weights of 20 steps are bit-identical"
 }
 
-# Of every kernel's tests those of cuDNN's attention, then losses and gradients with it against the
-# processor's and our kernels'.
-cudnn_tests() {
-    tests "$yardstick_models" cuda_tests::attention::cudnn
-    tests "$cuda_engine" cudnn
-}
-
 # attention_gpt2 ATTENTION: losses with it against those with flash; and twice the same bits.
 attention_gpt2() {
-    local attention=$1 worst version
+    local attention=$1 worst
     [ -e "$work/runs/gpt2/record.json" ] || gpt2_train gpt2
     gpt2_train "$attention" --set "run.attention=$attention"
     worst=$(difference "$attention" gpt2) || fail "the runs have not the same steps"
     is_below "$worst" "$BF16_BOUND" || fail "losses differ from those with flash by $worst"
     gpt2_train "$attention-rerun" --set "run.attention=$attention"
     same_bits "$attention" "$attention-rerun"
-    version=$(record "$attention" environment.cuda.cudnn)
-    figure "$attention${version:+ $version}: losses differ from those with flash by $worst" \
+    figure "$attention: losses differ from those with flash by $worst" \
         "(bound $BF16_BOUND); a rerun is bit-identical"
 }
 

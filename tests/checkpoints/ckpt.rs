@@ -163,7 +163,9 @@ fn only_what_retention_would_remove_is_collected() {
 
     let config = run.folder.path().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, text.replace("keep = 2", "keep = 1")).unwrap();
+    let former = text.replace("attention = \"flash\"", "attention = \"plain\"");
+    assert_ne!(former, text, "a value that earlier versions had");
+    fs::write(&config, former.replace("keep = 2", "keep = 1")).unwrap();
     let lock = fs::File::create(run.folder.path().join("lock")).unwrap();
     lock.lock().unwrap();
     run.ckpt("gc", &[]).expect(2).expect_stderr(&["is training"]);

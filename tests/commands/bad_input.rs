@@ -130,23 +130,15 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
     usage(
         &["train", "--set", "run.attention=xformers"],
-        &["run.attention", "xformers", "flash", "plain", "cudnn", "wgmma"],
+        &["run.attention", "xformers", "flash", "wgmma"],
     ),
     usage(
-        &["train", "--set", "run.attention=cudnn", "--set", "precision.compute=bf16"],
-        &["run.attention = cudnn: expected flash with run.device = cpu"],
-    ),
-    usage(
-        &["train", "--set", "run.attention=cudnn", "--device", "cuda"],
-        &["run.attention = cudnn: expected flash or plain with precision.compute = f32"],
+        &["train", "--set", "run.attention=wgmma", "--set", "precision.compute=bf16"],
+        &["run.attention = wgmma: expected flash with run.device = cpu"],
     ),
     usage(
         &["train", "--set", "run.attention=wgmma", "--device", "cuda"],
-        &["run.attention = wgmma: expected flash or plain with precision.compute = f32"],
-    ),
-    usage(
-        &["train", "--set", "run.attention=plain"],
-        &["run.attention = plain: expected flash with run.device = cpu"],
+        &["run.attention = wgmma: expected flash with precision.compute = f32"],
     ),
     usage(
         &["train", "--set", "run.tune_matmul=true"],

@@ -282,7 +282,7 @@ fn folders_without_a_driver_leave_the_driver_to_the_dynamic_loader() {
     assert_eq!(path(2), file(&wheels, "libcublasLt.so.12"));
 }
 
-/// An old driver, libraries that lack a function, and an old cuDNN, each in front of a good one.
+/// An old driver and libraries that lack a function, each in front of a good one.
 #[test]
 fn copies_that_cannot_be_used_are_passed_over_and_listed() {
     let [good, bad] = [complete_machine(), tempfile::tempdir().unwrap()];

@@ -10,3 +10,5 @@ mod devices;
 mod doctor;
 mod plan_cost;
 mod process_limits;
+#[cfg(not(feature = "mpi"))]
+mod without_mpi;

@@ -80,31 +80,6 @@ fn llama_smoke_has_the_losses_of_the_processor() {
 /// The same where heads are 64 wide.
 pub(crate) const WIDE_STEPS: &str = "8";
 
-/// Heads of 64, alone and two that share a key.
-#[test]
-fn attention_by_cudnn_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
-    let grouped = ["--set", "model.width=128", "--set", "model.key_value_heads=1"];
-    for (workload, model) in [("smoke", &[][..]), ("llama-smoke", &grouped)] {
-        let model = [&["--set", "model.heads=2", "--steps", WIDE_STEPS], model].concat();
-        let exact = Folder::new();
-        train(&exact, workload, &model).expect(0);
-        let cudnn = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
-        let flags = [&model[..], &cudnn, &["--device", "cuda", "--eval-every", "10"]].concat();
-        let runs = [Folder::new(), Folder::new()];
-        for run in &runs {
-            train(run, workload, &flags).expect(0);
-        }
-        for (exact, found) in exact.losses().iter().zip(runs[0].losses()) {
-            let difference = exact.relative_difference(found);
-            assert!(difference < BF16_BOUND, "{workload}, step {}: {difference:e}", exact.step);
-        }
-        assert_eq!(runs[0].result(), runs[1].result());
-        let record = runs[0].record();
-        assert_eq!(record["run"]["run"]["attention"], "cudnn");
-        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
-    }
-}
-
 #[test]
 fn wgmma_on_another_kind_of_device_is_one_sentence_and_exit_code_3() {
     let folder = Folder::new();
@@ -344,7 +319,7 @@ fn the_program_links_no_library_of_cuda() {
     });
     let needed: Vec<_> = headers.stdout.lines().filter(|line| line.contains("(NEEDED)")).collect();
     assert!(needed.iter().any(|line| line.contains("libc.so")), "{needed:?}");
-    for library in ["cuda", "nvrtc", "cublas", "nccl", "cudnn"] {
+    for library in ["cuda", "nvrtc", "cublas", "nccl"] {
         assert!(!needed.iter().any(|line| line.contains(library)), "{needed:?}");
     }
 }
@@ -416,15 +391,12 @@ pub(crate) fn bf16_run_agrees(
 }
 
 #[test]
-fn other_attention_has_the_losses_of_the_processor() {
+fn wgmma_has_the_losses_of_the_processor() {
     let heads = ["--set", "model.heads=2"];
     let exact = Folder::new();
     train(&exact, "smoke", &[&heads[..], &["--steps", WIDE_STEPS]].concat()).expect(0);
-    for attention in ["plain", "wgmma"] {
-        let setting = format!("run.attention={attention}");
-        let flags = [&heads[..], &["--set", &setting]].concat();
-        let record = bf16_run_agrees(&exact, &|_| {}, &flags).record();
-        assert_eq!(record["run"]["run"]["attention"], attention);
-        assert!(!record["anomalies"].to_string().contains("pass of its own"), "{record:#}");
-    }
+    let flags = [&heads[..], &["--set", "run.attention=wgmma"]].concat();
+    let record = bf16_run_agrees(&exact, &|_| {}, &flags).record();
+    assert_eq!(record["run"]["run"]["attention"], "wgmma");
+    assert!(!record["anomalies"].to_string().contains("pass of its own"), "{record:#}");
 }

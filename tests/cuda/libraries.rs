@@ -1,22 +1,19 @@
-//! Answers of the libraries that no machine here gives: refused epilogues and products, versions of
-//! cuDNN, several copies of a library. Training uses what is left, and the record says how; or it
-//! ends with one sentence and exit code 3.
+//! Answers of the libraries that no machine here gives: refused epilogues and products, several
+//! copies of a library. Training uses what is left, and the record says how; or it ends with one
+//! sentence and exit code 3.
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::{Finished, Folder, finish, only_training_libraries, yardstick};
+use support::{Finished, Folder, finish, yardstick};
 
 use crate::emulated::{SMALL, WIDE_STEPS, bf16_run_agrees, train};
 
 const SEARCHED: &str = "YARDSTICK_CUDA_PATH";
-
-const LLAMA: [&str; 2] = ["--workload", "llama-smoke"];
 
 fn short_run(folder: &Folder, flags: &[&str]) -> Command {
     let start = ["train", "--device", "cuda", "--steps", "1", "--out", &folder.text()];
@@ -97,51 +94,13 @@ fn a_product_without_an_algorithm_is_one_sentence_and_exit_code_3() {
     refused(command, &said);
 }
 
-/// The flags of a short run with cuDNN's attention.
-const CUDNN: [&str; 4] = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
-
-#[test]
-fn cudnn_that_is_missing_broken_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
-    let without = only_training_libraries();
-    let train_with = |name: &str, value: &str, said: &[&str]| {
-        let mut command = short_run(&Folder::new(), &[&CUDNN[..], &LLAMA].concat());
-        command.env(name, value);
-        refused(command, said);
-    };
-    train_with(SEARCHED, &without.text(), &["cuDNN is missing", "nvidia-cudnn-cu13"]);
-    std::fs::write(without.path().join("libcudnn.so.9"), "").unwrap();
-    train_with(SEARCHED, &without.text(), &["libcudnn.so.9 cannot be loaded (", "file too short"]);
-    train_with("EMULATED_CUDNN_BROKEN", "1", &["cuDNN does not start: cudnnCreate: "]);
-    let said = ["has no plan for attention", "D = 20", "use run.attention = flash"];
-    train_with("EMULATED_CUDA_SEED", "0", &said);
-}
-
-#[test]
-fn a_cudnn_is_used_from_the_first_version_on_that_plans_the_gradient() {
-    let run_with = |version: &str| {
-        let folder = Folder::new();
-        let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
-        command.env("EMULATED_CUDNN_VERSION", version);
-        (folder, command)
-    };
-    for (version, found) in [("91701", "9.17.1"), ("92799", "9.27.99")] {
-        let said = format!("expected cuDNN 9.28.0 or newer, found {found} (");
-        refused(run_with(version).1, &[&said, "nvidia-cudnn-cu13"]);
-    }
-    for (version, found) in [("92800", "9.28.0"), ("93001", "9.30.1")] {
-        let (folder, command) = run_with(version);
-        finish(command).expect(0);
-        assert_eq!(folder.record()["environment"]["cuda"]["cudnn"], found);
-    }
-}
-
 /// The emulated device's libraries.
 fn emulated() -> PathBuf {
     PathBuf::from(std::env::var_os(SEARCHED).expect("the emulated device"))
 }
 
 /// A folder with another copy of each library but the driver, none of which can be used: they lack
-/// functions, and cuDNN is old. That says the name of its file alone.
+/// functions.
 fn unusable_copies() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -154,13 +113,11 @@ fn unusable_copies() -> tempfile::TempDir {
         cc.arg(format!("-Wl,-soname,{library}"));
         assert!(cc.status().unwrap().success());
     }
-    fs::copy(emulated().join("libcudnn.so.9"), path("libcudnn.so.9.19.0")).unwrap();
-    symlink("libcudnn.so.9.19.0", path("libcudnn.so.9")).unwrap();
     folder
 }
 
-/// Files of what a run with cuDNN on one device uses, in the order of the record.
-const FILES: [&str; 4] = ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12", "libcudnn.so.9"];
+/// Files of what a run on one device uses, in the order of the record.
+const FILES: [&str; 3] = ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12"];
 
 /// A run with every library but NCCL used the emulated device's.
 #[track_caller]
@@ -169,7 +126,6 @@ fn assert_emulated_were_used(finished: Finished, folder: &Folder) {
     let cuda = folder.record()["environment"]["cuda"].clone();
     let files = FILES.map(|name| emulated().join(name).display().to_string());
     assert_eq!(cuda["files"], serde_json::json!(files));
-    assert_eq!(cuda["cudnn"], "9.28.1");
 }
 
 #[test]
@@ -177,7 +133,7 @@ fn copies_that_cannot_be_used_are_passed_over() {
     let unusable = unusable_copies();
     let folders = std::env::join_paths([unusable.path(), &emulated()]).unwrap();
     let folder = Folder::new();
-    let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+    let mut command = short_run(&folder, &[]);
     command.env(SEARCHED, &folders);
     assert_emulated_were_used(finish(command), &folder);
 
@@ -188,7 +144,6 @@ fn copies_that_cannot_be_used_are_passed_over() {
         "libnvrtc.so.12 lacks the function nvrtcCompileProgram (version 12.1)",
         "libcublasLt.so.12 lacks the function cublasLtCreate (version unknown)",
         "libnccl.so.2 lacks the function ncclAllGather (version unknown)",
-        "libcudnn.so.9 is version 9.19.0, expected 9.28.0 or newer",
     ] {
         let said = format!("Passed over: {}/{said}.", unusable.path().display());
         assert!(listed.contains(&said), "{said}: {listed}");
@@ -227,7 +182,7 @@ fn a_driver_that_does_not_start_is_passed_over() {
         refused(alone, &["no CUDA driver starts: looked for libcuda.so.1 in ", &said]);
 
         let folder = Folder::new();
-        let command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+        let command = short_run(&folder, &[]);
         assert_emulated_were_used(finish(with(command, &folders)), &folder);
     }
 }
@@ -295,7 +250,7 @@ fn what_the_dynamic_loader_would_find_is_not_used_beside_named_folders() {
     let others = std::env::split_paths(&others);
     let first = std::iter::once(installed.path().to_owned()).chain(others);
     let folder = Folder::new();
-    let mut command = short_run(&folder, &[&CUDNN[..], &["--set", "model.heads=2"]].concat());
+    let mut command = short_run(&folder, &[]);
     command.env("LD_LIBRARY_PATH", std::env::join_paths(first).unwrap());
     assert_emulated_were_used(finish(command), &folder);
 }

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn script(name: &str, arguments: &[&str]) -> Output {
+fn script(name: &str, arguments: &[&str]) -> Command {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
-    Command::new("bash").arg(scripts.join(name)).args(arguments).output().expect("bash runs")
+    let mut bash = Command::new("bash");
+    bash.arg(scripts.join(name)).args(arguments);
+    bash
 }
 
 /// Exit status and last line of `summarize-tests.sh` for a log and a list of skips.
@@ -19,12 +21,14 @@ fn summary(log: &str, skips: &str) -> (Option<i32>, String) {
     let log = file(log);
     let skips = file(skips);
     let path = |file: &tempfile::NamedTempFile| file.path().display().to_string();
-    let output = script("summarize-tests.sh", &[&path(&log), &path(&skips)]);
+    let mut bash = script("summarize-tests.sh", &[&path(&log), &path(&skips)]);
+    let output = bash.output().expect("bash runs");
     let text = String::from_utf8_lossy(&output.stdout);
     (output.status.code(), text.lines().last().unwrap_or("").to_owned())
 }
 
-const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
+const PASSED: &str = "test a ... ok <1.2s>\n\
+                      test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                       test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured\n";
 
 #[test]
@@ -50,14 +54,75 @@ fn a_log_without_tests_fails() {
     assert_eq!(summary("", ""), (Some(1), "0 passed, 0 failed, 0 skipped".to_owned()));
 }
 
+/// Runs a script of groups in a folder with times, and with stamps.
+fn group(folder: &Path, name: &str, arguments: &[&str]) -> Output {
+    let times = folder.join("times.toml");
+    std::fs::write(&times, "[test]\ngroup = 0.1\ntest-mpich = 9\n").expect("it can be written");
+    let mut bash = script(name, arguments);
+    bash.env("TIMES", times).env("STAMPS", folder.join("stamps.toml")).env("BUDGET_FACTOR", "1");
+    bash.output().expect("bash runs")
+}
+
 #[test]
 fn a_group_returns_its_status_and_is_stopped_after_its_budget() {
-    assert_eq!(script("budget.sh", &["group", "60", "true"]).status.code(), Some(0));
-    assert_eq!(
-        script("budget.sh", &["group", "60", "bash", "-c", "exit 3"]).status.code(),
-        Some(3)
-    );
-    let late = script("budget.sh", &["group", "0.1", "sleep", "60"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = |arguments: &[&str]| group(folder.path(), "budget.sh", arguments);
+    assert_eq!(run(&["test-mpich", "true"]).status.code(), Some(0));
+    assert_eq!(run(&["test-mpich", "bash", "-c", "exit 3"]).status.code(), Some(3));
+    assert_eq!(run(&["unknown", "true"]).status.code(), Some(2));
+    let late = run(&["group", "sleep", "60"]);
     assert_eq!(late.status.code(), Some(124));
     assert!(String::from_utf8_lossy(&late.stdout).contains("FAILED"));
+}
+
+#[test]
+fn a_group_is_run_unless_its_stamp_is_that_of_its_inputs() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = |code: &str| {
+        let output = group(folder.path(), "stamp.sh", &["test-mpich", "bash", "-c", code]);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let stamped = (Some(0), "== test-mpich: stamped\n".to_owned());
+    assert_eq!(run("exit 3").0, Some(3), "no stamps");
+    assert_eq!(run("exit 3").0, Some(3), "not green");
+    assert_eq!(run("echo run"), (Some(0), "run\n".to_owned()));
+    assert_eq!(run("exit 3"), stamped);
+    let stamps = folder.path().join("stamps.toml");
+    let text = std::fs::read_to_string(&stamps).expect("a green run wrote it");
+    let stale = format!("test-mpich = \"{}\"", "0".repeat(64));
+    for damaged in ["", "test-mpich = \n\u{0}[[", &stale] {
+        std::fs::write(&stamps, format!("{damaged}\n")).expect("it can be written");
+        assert_eq!(run("exit 3").0, Some(3), "{damaged}");
+        assert_eq!(run("echo run").1, "run\n", "{damaged}");
+        assert_eq!(std::fs::read_to_string(&stamps).expect("it is there"), text, "{damaged}");
+    }
+}
+
+const LOG: &str = "\
+== test-unit: at most 15 s
+     Running unittests src/lib.rs (target/testing/deps/trainer-0a1b2c)
+test a::quick ... ok <0.001s>
+test a::slow - should panic ... ok <12.500s>
+test a::never ... ignored, why
+== test-unit: 14 s of 15 s, status 0
+== test-mpich: stamped
+== test-doc: at most 10 s
+== test-doc: FAILED, stopped after its budget of 10 s
+";
+
+#[test]
+fn times_of_groups_and_tests_are_listed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = folder.path().join("log");
+    std::fs::write(&log, LOG).expect("it can be written");
+    let mut bash = script("test-times.sh", &[&log.display().to_string()]);
+    let table = folder.path().join("times.tsv");
+    let output = bash.env("TABLE", &table).output().expect("bash runs");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    for line in ["test-unit: 14 s of 15 s", "test-mpich: stamped", "test-doc: 10 s, stopped"] {
+        assert!(printed.lines().any(|found| found == line), "{line}: {printed}");
+    }
+    let expected = "seconds\tgroup/binary\ttest\n12.500\ttest-unit/trainer\ta::slow\n\
+                    0.001\ttest-unit/trainer\ta::quick\n";
+    assert_eq!(std::fs::read_to_string(&table).expect("a table"), expected);
 }

@@ -51,18 +51,6 @@ pub enum Error {
         /// Hint for installing it.
         install: &'static str,
     },
-    /// Every copy of a library is too old.
-    #[error("expected {library} {needed} or newer, found {found}; {install}")]
-    LibraryTooOld {
-        /// Its name, as in `cuDNN`.
-        library: &'static str,
-        /// The oldest version that is enough.
-        needed: Version,
-        /// Version and file of each copy.
-        found: String,
-        /// Hint for installing another.
-        install: &'static str,
-    },
     /// There is a driver, but no device that it may use.
     #[error(
         "the CUDA driver {} sees no device; check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and that \
@@ -156,7 +144,7 @@ pub enum Error {
     /// A library cannot compute this on this device.
     #[error("{library} has no plan for {what}: {reason}; {hint}")]
     NoPlan {
-        /// Its name and version, as in `cuDNN 9.28.1`.
+        /// Its name and version, as in `cuBLASLt 12.9.1`.
         library: String,
         /// The requested computation.
         what: String,

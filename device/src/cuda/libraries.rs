@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::CUresult;
 
 use super::cublaslt::CublasLt;
-use super::cudnn_functions::CudnnFunctions;
 use super::driver::Driver;
 use super::error::DriverCall;
 use super::function_table::FunctionTable;
@@ -32,14 +31,11 @@ pub struct Required {
     pub cublaslt: bool,
     /// Collectives.
     pub nccl: bool,
-    /// Attention.
-    pub cudnn: bool,
 }
 
 impl Required {
     /// No library.
-    pub const NONE: Self =
-        Self { driver: false, nvrtc: false, cublaslt: false, nccl: false, cudnn: false };
+    pub const NONE: Self = Self { driver: false, nvrtc: false, cublaslt: false, nccl: false };
     /// Requirements for listing devices.
     pub const DEVICES: Self = Self { driver: true, ..Self::NONE };
     /// Requirements for compiling kernels, also on a machine without a GPU.
@@ -56,7 +52,6 @@ pub struct Libraries {
     nvrtc: Slot<Nvrtc>,
     cublaslt: Slot<CublasLt>,
     nccl: Slot<Nccl>,
-    cudnn: Slot<CudnnFunctions>,
 }
 
 type Slot<F> = OnceLock<Result<Opened<F>, Error>>;
@@ -74,7 +69,6 @@ static LIBRARIES: Libraries = Libraries {
     nvrtc: OnceLock::new(),
     cublaslt: OnceLock::new(),
     nccl: OnceLock::new(),
-    cudnn: OnceLock::new(),
 };
 
 impl Libraries {
@@ -97,9 +91,6 @@ impl Libraries {
         }
         if required.nccl {
             Self::open_nccl()?;
-        }
-        if required.cudnn {
-            Self::open_cudnn()?;
         }
         Ok(&LIBRARIES)
     }
@@ -135,15 +126,10 @@ impl Libraries {
         opened(&self.nccl)
     }
 
-    /// cuDNN, if it was opened.
-    pub fn cudnn(&self) -> Option<&Library> {
-        opened(&self.cudnn)
-    }
-
     /// Versions and files of what is open by now.
     pub fn versions(&self) -> Versions {
         let text = |library: &Library| Some(library.version()?.to_string());
-        let libraries = [self.driver(), self.nvrtc(), self.cublaslt(), self.nccl(), self.cudnn()];
+        let libraries = [self.driver(), self.nvrtc(), self.cublaslt(), self.nccl()];
         let file = |library: &Library| library.path().display().to_string();
         Versions {
             cuda_driver: self.driver().and_then(text),
@@ -151,7 +137,6 @@ impl Libraries {
             nvrtc: self.nvrtc().and_then(text),
             cublaslt: self.cublaslt().and_then(text),
             nccl: self.nccl().and_then(text),
-            cudnn: self.cudnn().and_then(text),
             files: libraries.into_iter().flatten().map(file).collect(),
         }
     }
@@ -178,11 +163,6 @@ impl Libraries {
     /// NCCL.
     pub(super) fn open_nccl() -> Result<&'static Opened<Nccl>, Error> {
         LIBRARIES.require(&LIBRARIES.nccl, &wanted::NCCL, |_| Ok(()))
-    }
-
-    /// cuDNN.
-    pub(super) fn open_cudnn() -> Result<&'static Opened<CudnnFunctions>, Error> {
-        LIBRARIES.require(&LIBRARIES.cudnn, &wanted::CUDNN, |_| Ok(()))
     }
 
     fn search(&self) -> &Search {

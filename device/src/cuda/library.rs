@@ -60,11 +60,6 @@ impl<F: FunctionTable> Opened<F> {
                     continue;
                 }
             };
-            let named = (wanted.named_version)(&library);
-            if let Err(reason) = library.require_new_enough(wanted, named) {
-                rejected.push(reason);
-                continue;
-            }
             match library.check(wanted) {
                 Ok(functions) => {
                     let mut opened = Self { library, functions };
@@ -118,7 +113,7 @@ impl Library {
             self.parts.push(part);
         }
         self.version = (wanted.version)(self);
-        self.require_new_enough(wanted, self.version)?;
+        self.require_new_enough(wanted)?;
         F::find(self).map_err(|fault| self.rejected_for(fault))
     }
 
@@ -126,11 +121,11 @@ impl Library {
     fn stays_after_close(self, wanted: &Wanted) -> bool {
         let path = self.path.clone();
         drop(self);
-        (wanted.stays)(&path)
+        wanted.is_opened_by_name && is_loaded(&path)
     }
 
-    fn require_new_enough(&self, wanted: &Wanted, found: Option<Version>) -> Result<(), Rejected> {
-        match (found, wanted.oldest) {
+    fn require_new_enough(&self, wanted: &Wanted) -> Result<(), Rejected> {
+        match (self.version, wanted.oldest) {
             (Some(found), Some(needed)) if found < needed => {
                 Err(self.rejected_for(Fault::TooOld { found, needed }))
             }
@@ -206,7 +201,7 @@ fn open_file(path: &Path) -> Result<Handle, String> {
 }
 
 /// Returns whether a file is in the process.
-pub(super) fn is_loaded(path: &Path) -> bool {
+fn is_loaded(path: &Path) -> bool {
     // SAFETY: it loads nothing.
     unsafe { Handle::open(Some(path), RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()
 }
@@ -253,15 +248,11 @@ mod tests {
     /// A folder with a library that has the functions of this C text.
     fn planted(file_name: &str, text: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        plant(folder.path(), file_name, text);
+        plant(folder.path(), file_name, text, &[]);
         folder
     }
 
-    fn plant(folder: &Path, file_name: &str, text: &str) {
-        plant_with(folder, file_name, text, &[]);
-    }
-
-    fn plant_with(folder: &Path, file_name: &str, text: &str, linker: &[&str]) {
+    fn plant(folder: &Path, file_name: &str, text: &str, linker: &[&str]) {
         let source = folder.join("source.c");
         std::fs::write(&source, text).unwrap();
         let mut cc = Command::new("cc");
@@ -330,50 +321,8 @@ mod tests {
         /// A library with one function.
         #[expect(dead_code, reason = "it is only looked up")]
         struct Planted {
-            fn cudnnGetVersion() -> usize;
+            fn planted() -> usize;
         }
-    }
-
-    /// A folder of cuDNN with a version in the name of its file, if one is given, and in its code.
-    fn planted_cudnn(named: &str, version: u32) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        let file = format!("libcudnn.so.9{named}");
-        let text = format!("unsigned long cudnnGetVersion(void) {{ return {version}; }}\n");
-        plant(folder.path(), &file, &text);
-        if !named.is_empty() {
-            let link = folder.path().join("libcudnn.so.9");
-            std::os::unix::fs::symlink(file, link).unwrap();
-        }
-        folder
-    }
-
-    fn cudnn_in(folders: &[&Path]) -> Result<Library, Error> {
-        let opened = Opened::<Planted>::find(&wanted::CUDNN, &only_in(folders), None, |_| Ok(()));
-        opened.map(|opened| opened.library)
-    }
-
-    #[test]
-    fn an_old_copy_is_passed_over_by_the_name_of_its_file() {
-        let [old, older] = [planted_cudnn(".19.0", 0), planted_cudnn(".17.1", 0)];
-        let good = planted_cudnn("", 92_800);
-        let library = cudnn_in(&[old.path(), older.path(), good.path()]).unwrap();
-        assert_eq!(library.path(), good.path().join("libcudnn.so.9"));
-        assert_eq!(library.version().unwrap().to_string(), "9.28.0");
-        let error = cudnn_in(&[old.path(), older.path()]).unwrap_err().to_string();
-        let [old, older] = [old, older].map(|folder| folder.path().display().to_string());
-        let expected = format!(
-            "expected cuDNN 9.28.0 or newer, found 9.19.0 ({old}/libcudnn.so.9) and 9.17.1 \
-             ({older}/libcudnn.so.9); "
-        );
-        assert!(error.starts_with(&expected), "{error}");
-    }
-
-    /// Its parts would be taken for those of the next.
-    #[test]
-    fn behind_a_copy_that_had_to_be_called_no_other_is_tried() {
-        let [old, good] = [planted_cudnn("", 91_900), planted_cudnn("", 92_801)];
-        let error = cudnn_in(&[old.path(), good.path()]).unwrap_err().to_string();
-        assert!(error.contains("found 9.19.0 ("), "{error}");
     }
 
     /// NVRTC that compiles for one architecture.
@@ -412,10 +361,10 @@ mod tests {
 
     /// A library of one function that is rejected by its path, and is or is not unloaded by then.
     fn behind_a_rejected_one(linker: &[&str]) -> Result<Library, Error> {
-        let text = "unsigned long cudnnGetVersion(void) { return 1; }\n";
+        let text = "unsigned long planted(void) { return 1; }\n";
         let [bad, good] = [tempfile::tempdir().unwrap(), planted("libx.so.1", text)];
-        plant_with(bad.path(), "libx.so.1", text, linker);
-        let wanted = Wanted { stem: "libx.so", majors: &[1], stays: is_loaded, ..wanted::CUBLASLT };
+        plant(bad.path(), "libx.so.1", text, linker);
+        let wanted = Wanted { stem: "libx.so", ..wanted::DRIVER };
         let suits = |opened: &Opened<Planted>| {
             let is_bad = opened.library.path().starts_with(bad.path());
             if is_bad { Err(Fault::NotLoadable("bad".into())) } else { Ok(()) }

@@ -8,8 +8,6 @@
 mod context;
 pub mod cubin_cache;
 pub mod cublaslt;
-pub mod cudnn;
-mod cudnn_functions;
 mod device;
 mod downloads;
 mod driver;

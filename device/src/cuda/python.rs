@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Version;
 use super::search::{Env, entries};
 
 /// Every `nvidia/*/lib` in the Python environment that is active, in the Python that would be
@@ -20,16 +19,6 @@ pub(super) fn wheel_folders(env: &Env<'_>) -> Vec<PathBuf> {
         .map(|component| component.join("lib"))
         .filter(|folder| folder.is_dir())
         .collect()
-}
-
-/// The version of the wheel that a library such as `nvidia/cudnn/lib/libcudnn.so.9` belongs to, by
-/// the start of its name; `None` where several wheels might have installed the file.
-pub(super) fn wheel_version(library: &Path, wheel: &str) -> Option<Version> {
-    let packages = library.ancestors().nth(4)?;
-    let wheels = entries(packages, |name| name.starts_with(wheel) && name.ends_with(".dist-info"));
-    let [wheel] = &*wheels else { return None };
-    let (_, version) = wheel.file_stem()?.to_str()?.split_once('-')?;
-    Version::parse(version)
 }
 
 /// Prefixes of Python installations: `bin/python3` and `lib/python3.*` are below each.
@@ -93,7 +82,7 @@ mod tests {
         let on_path = create(root, "other/lib64/python3.9/site-packages/nvidia/cublas/lib");
         let pyenv =
             create(root, "pyenv/versions/3.13/lib/python3.13/site-packages/nvidia/nccl/lib");
-        let debian = create(root, "usr/lib/python3/dist-packages/nvidia/cudnn/lib");
+        let debian = create(root, "usr/lib/python3/dist-packages/nvidia/cublas/lib");
         create(root, "venv/lib/python3.11/site-packages/nvidia/cuda_runtime/include");
         create(root, "venv/lib/ruby/site-packages/nvidia/cu13/lib");
         for bin in ["other/bin", "pyenv/shims"] {
@@ -111,20 +100,6 @@ mod tests {
         let mut found = wheel_folders(&Env { variable: &variable, root });
         found.dedup();
         assert_eq!(found, [cu12, cu13, on_path, pyenv, debian]);
-    }
-
-    #[test]
-    fn the_version_of_a_wheel_is_in_the_name_of_a_folder() {
-        let temporary = tempfile::tempdir().unwrap();
-        let root = temporary.path();
-        let library = create(root, "nvidia/cudnn/lib").join("libcudnn.so.9");
-        let version = || wheel_version(&library, "nvidia_cudnn_cu");
-        assert_eq!(version(), None);
-        create(root, "nvidia_cudnn_cu13-9.19.0.56.dist-info");
-        create(root, "nvidia_cublas-13.1.0.3.dist-info");
-        assert_eq!(version().unwrap().to_string(), "9.19.0");
-        create(root, "nvidia_cudnn_cu12-9.28.0.42.dist-info");
-        assert_eq!(version(), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A version of a library, as in 9.28.1, or of CUDA, as in 12.9.
+/// A version of a library, as in 2.27.3, or of CUDA, as in 12.9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// Part that must agree between libraries and drivers.
@@ -24,16 +24,9 @@ impl Version {
         Self::of_cuda(number / 1000, number % 1000 / 10)
     }
 
-    /// Converts the number of cuBLASLt, NCCL and cuDNN: 120901 is 12.9.1.
-    pub(super) const fn from_six_digits(number: u32) -> Self {
+    /// Converts the number of cuBLASLt and NCCL: 120901 is 12.9.1.
+    pub(super) fn from_six_digits(number: u32) -> Self {
         Self { major: number / 10_000, minor: number / 100 % 100, patch: Some(number % 100) }
-    }
-
-    /// Reads the numbers of a name such as `9.28.1.4`: a fourth one counts builds.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split('.').map(|number| number.parse().ok());
-        let [major, minor, patch] = [(); 3].map(|()| numbers.next().flatten());
-        Some(Self { major: major?, minor: minor?, patch: Some(patch?) })
     }
 }
 
@@ -69,8 +62,6 @@ mod tests {
         assert!(Version::from_cuda_number(11_080) < Version::of_cuda(12, 0));
         assert_eq!(Version::from_six_digits(120_901).to_string(), "12.9.1");
         assert_eq!(Version::from_six_digits(22_703).to_string(), "2.27.3");
-        assert_eq!(Version::parse("9.28.1.4"), Some(Version::from_six_digits(92_801)));
-        assert_eq!(Version::parse("9"), None);
         assert!(Version::from_six_digits(91_701) < Version::from_six_digits(92_500));
     }
 

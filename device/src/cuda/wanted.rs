@@ -2,11 +2,10 @@
 #![allow(unsafe_code)] // calls the functions that return versions
 
 use std::ffi::c_int;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::library::{Library, is_loaded};
-use super::python::wheel_version;
-use super::search::entries;
+use super::library::Library;
+use super::rejected::TooOld;
 use super::{Error, Searched, Version};
 
 /// A library that is to be opened.
@@ -19,18 +18,16 @@ pub(super) struct Wanted {
     pub(super) majors: &'static [u32],
     /// The version of the file's name is CUDA's, which must not be newer than the driver's.
     pub(super) follows_cuda: bool,
-    /// The oldest that is enough, if a version says more than its functions.
+    /// The oldest driver that is enough; other libraries are judged by their functions.
     pub(super) oldest: Option<Version>,
     /// Queries its version.
     pub(super) version: fn(&Library) -> Option<Version>,
-    /// Reads its version from the names of its files, before anything of it is called.
-    pub(super) named_version: fn(&Library) -> Option<Version>,
     /// Files that the library opens by name, in an order in which each finds what it needs: the
     /// dynamic loader might find others of these names.
     pub(super) parts: fn(&Library) -> Vec<PathBuf>,
-    /// Returns whether a copy of this path that was called and closed is in the process all the
-    /// same: what is opened by its name then finds that copy, so that no other can be used.
-    pub(super) stays: fn(&Path) -> bool,
+    /// Other libraries open it by its name: they would find a rejected copy that stays in the
+    /// process after it was closed, so that no other can be used then.
+    pub(super) is_opened_by_name: bool,
     /// Hint for installing another one.
     pub(super) install: &'static str,
 }
@@ -43,20 +40,19 @@ const ORDINARY: Wanted = Wanted {
     follows_cuda: false,
     oldest: None,
     version: |_| None,
-    named_version: |_| None,
     parts: |_| Vec::new(),
-    stays: |_| false,
+    is_opened_by_name: false,
     install: "",
 };
 
-/// The driver, which the other libraries open by its name.
+/// The driver.
 pub(super) const DRIVER: Wanted = Wanted {
     name: "CUDA driver",
     stem: "libcuda.so",
     majors: &[1],
     oldest: Some(Version::of_cuda(12, 0)),
     version: driver_version,
-    stays: is_loaded,
+    is_opened_by_name: true,
     install: "install NVIDIA's driver, or start the container with access to GPUs",
     ..ORDINARY
 };
@@ -80,7 +76,7 @@ pub(super) const CUBLASLT: Wanted = Wanted {
     stem: "libcublasLt.so",
     majors: &[13, 12],
     follows_cuda: true,
-    version: |library| six_digits(library, "cublasLtGetVersion"),
+    version: cublaslt_version,
     install: "install a CUDA toolkit that is not newer than the driver, or the wheel \
               nvidia-cublas (for CUDA 12 nvidia-cublas-cu12)",
     ..ORDINARY
@@ -97,30 +93,6 @@ pub(super) const NCCL: Wanted = Wanted {
     ..ORDINARY
 };
 
-/// Attention.
-///
-/// The query for its version opens `libcudnn_graph.so.9`, which the dynamic loader never closes:
-/// another copy of cuDNN would find this one by its name. It opens engines by their names too, and
-/// those of a folder in LD_LIBRARY_PATH come before its own.
-pub(super) const CUDNN: Wanted = Wanted {
-    name: "cuDNN",
-    stem: "libcudnn.so",
-    majors: &[9],
-    oldest: Some(CUDNN_OLDEST),
-    version: |library| six_digits(library, "cudnnGetVersion"),
-    named_version: cudnn_named_version,
-    parts: cudnn_parts,
-    stays: |_| true,
-    install: "install NVIDIA's cuDNN 9, or the wheel nvidia-cudnn-cu13 (for CUDA 12 \
-              nvidia-cudnn-cu12)",
-    ..ORDINARY
-};
-
-/// The oldest cuDNN that plans what attention needs. Causal attention as one operation came with
-/// 9.21, engines for its backward with 9.28.0, for every kind of device at once
-/// (docs/decisions/2026-11-23-cudnn-attention.md).
-const CUDNN_OLDEST: Version = Version::from_six_digits(92_800);
-
 impl Wanted {
     /// Names of its file that this driver can use, newest first.
     pub(super) fn file_names(&self, cuda_major: Option<u32>) -> Vec<String> {
@@ -133,13 +105,7 @@ impl Wanted {
     pub(super) fn not_found(&self, searched: Searched) -> Error {
         let is_driver = self.stem == DRIVER.stem;
         match searched.too_old() {
-            Some(old) if is_driver => Error::DriverTooOld { needed: old.needed, found: old.found },
-            Some(old) => Error::LibraryTooOld {
-                library: self.name,
-                needed: old.needed,
-                found: old.found,
-                install: self.install,
-            },
+            Some(TooOld { needed, found }) => Error::DriverTooOld { needed, found },
             None if searched.has_not_starting() => Error::NoDriverStarts { searched },
             None if is_driver => Error::NoDriver { searched },
             None => Error::LibraryMissing { library: self.name, searched, install: self.install },
@@ -179,29 +145,12 @@ fn nccl_version(library: &Library) -> Option<Version> {
     (status == 0).then(|| Version::from_six_digits(number.unsigned_abs()))
 }
 
-/// The number that cuBLASLt's or cuDNN's function of this name returns.
-fn six_digits(library: &Library, function: &'static str) -> Option<Version> {
+fn cublaslt_version(library: &Library) -> Option<Version> {
+    type Get = unsafe extern "C" fn() -> usize;
     // SAFETY: this is its type.
-    let get: unsafe extern "C" fn() -> usize = unsafe { library.function(function) }.ok()?;
+    let get: Get = unsafe { library.function("cublasLtGetVersion") }.ok()?;
     // SAFETY: it has no arguments and no conditions.
     Some(Version::from_six_digits(unsafe { get() } as u32))
-}
-
-/// The name of the file that a link such as `libcudnn.so.9` leads to, or the wheel's.
-fn cudnn_named_version(library: &Library) -> Option<Version> {
-    let file = library.path().canonicalize().ok()?;
-    let behind = file.file_name()?.to_str()?.strip_prefix("libcudnn.so.")?;
-    Version::parse(behind).or_else(|| wheel_version(&file, "nvidia_cudnn_cu"))
-}
-
-/// Parts that plans of attention use: `libcudnn_graph.so.9`, then those that need it.
-fn cudnn_parts(library: &Library) -> Vec<PathBuf> {
-    let beside = |start: &str| {
-        let folder = library.path().parent();
-        let is_part = |name: &str| name.starts_with(start) && name.ends_with(".so.9");
-        folder.map_or_else(Vec::new, |folder| entries(folder, is_part))
-    };
-    ["libcudnn_graph", "libcudnn_heuristic", "libcudnn_engines_"].map(beside).concat()
 }
 
 /// A file beside NVRTC.

@@ -15,14 +15,10 @@ pub const LOGITS_BYTES_ON_CUDA: usize = 1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionBackend {
-    /// Our own kernels, for every shape and format.
+    /// Flash attention on tensor cores in bf16 for heads of 64 and 128; plain kernels for the rest.
     #[default]
     Flash,
-    /// Our simpler kernels without tensor cores, for every shape and format: several times slower.
-    Plain,
-    /// cuDNN, in bf16, for the shapes that it has plans for.
-    Cudnn,
-    /// Our kernels by Hopper's own instructions, in bf16, for heads of 64 and 128.
+    /// Flash attention by Hopper's own instructions, in bf16, for heads of 64 and 128.
     Wgmma,
 }
 
@@ -30,8 +26,6 @@ impl fmt::Display for AttentionBackend {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
             Self::Flash => "flash",
-            Self::Plain => "plain",
-            Self::Cudnn => "cudnn",
             Self::Wgmma => "wgmma",
         })
     }

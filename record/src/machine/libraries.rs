@@ -16,8 +16,6 @@ pub struct Versions {
     pub cublaslt: Option<String>,
     /// NCCL, for collectives.
     pub nccl: Option<String>,
-    /// cuDNN, for attention.
-    pub cudnn: Option<String>,
     /// Files of these libraries.
     #[serde(default)]
     pub files: Vec<String>,

@@ -235,7 +235,7 @@ struct Listed {
     opened: fn(&Libraries) -> Option<&Library>,
 }
 
-const LIBRARIES: [Listed; 5] = [
+const LIBRARIES: [Listed; 4] = [
     Listed { name: "CUDA driver", required: Required::DEVICES, opened: Libraries::driver },
     Listed { name: "NVRTC", required: Required::COMPILER, opened: Libraries::nvrtc },
     Listed {
@@ -247,11 +247,6 @@ const LIBRARIES: [Listed; 5] = [
         name: "NCCL",
         required: Required { nccl: true, ..Required::NONE },
         opened: Libraries::nccl,
-    },
-    Listed {
-        name: "cuDNN",
-        required: Required { cudnn: true, ..Required::NONE },
-        opened: Libraries::cudnn,
     },
 ];
 

@@ -475,6 +475,7 @@ impl Config {
         let path = folder.join("config.toml");
         let text = regular_file::read_text(&path, CONFIG_BYTES_MAX);
         let text = text.map_err(|error| Failure::usage(error.to_string()))?;
+        let text = without_attention(&text);
         Self::from_origin(Origin::of_file(&path.to_string_lossy(), &[], text), &[])
     }
 
@@ -555,6 +556,13 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
     Ok((workload, settings))
 }
 
+/// Blanks `run.attention` in the configuration of a run: earlier versions had other values, and what
+/// reads a run does not compute attention as it did.
+fn without_attention(text: &str) -> String {
+    let blank = |line| if str::starts_with(line, "attention = ") { "" } else { line };
+    text.lines().map(blank).collect::<Vec<_>>().join("\n")
+}
+
 /// Refuses `run.shard_optimizer`, which earlier versions had.
 fn refuse_former_key(table: &Table) -> Outcome<()> {
     match table.get("run").and_then(|run| run.get("shard_optimizer")) {
@@ -602,10 +610,8 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     if settings.run.tune_matmul && settings.run.device != Device::Cuda {
         return Err(invalid("run.tune_matmul", true, "false with run.device = cpu"));
     }
-    let needs_bf16 = matches!(attention, AttentionBackend::Cudnn | AttentionBackend::Wgmma);
-    if needs_bf16 && compute != Compute::Bf16 {
-        let expected = "flash or plain with precision.compute = f32";
-        return Err(invalid("run.attention", attention, expected));
+    if attention == AttentionBackend::Wgmma && compute != Compute::Bf16 {
+        return Err(invalid("run.attention", attention, "flash with precision.compute = f32"));
     }
     if settings.run.engine == Engine::Candle && settings.parallel.sharded == Sharded::Weights {
         let expected = "none, optimizer or gradients with run.engine = candle";

@@ -3,7 +3,6 @@
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use device::cuda::Launched;
-use models::fused::AttentionBackend;
 use models::meter::Count;
 use serde::Serialize;
 
@@ -63,15 +62,11 @@ impl StepCost {
     /// Counts a step of one of `world` ranks.
     ///
     /// # Errors
-    /// Exit code 2 without `run.device = cuda`, with cuDNN's attention, whose launches are its own,
-    /// and for a workload that the engine does not compute on a GPU.
+    /// Exit code 2 without `run.device = cuda`, and for a workload that the engine does not compute
+    /// on a GPU.
     pub fn of(config: &Config, world: usize, ceilings: Ceilings) -> Outcome<Self> {
         if !config.is_on_cuda() {
             return Err(Failure::usage("--cost: expected --device cuda"));
-        }
-        if config.settings.run.attention == AttentionBackend::Cudnn {
-            let problem = "--cost: expected another run.attention than cudnn";
-            return Err(Failure::usage(format!("{problem}: its launches are the library's own")));
         }
         let DryStep { tokens, counts, launched } = dry_step(config, world)?;
         let mut of_ops = Launched::default();

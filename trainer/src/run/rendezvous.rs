@@ -309,11 +309,10 @@ pub(crate) fn identity_with_libraries(collective: &dyn Collective, on_cuda: bool
     let mut identity = launch::node_identity();
     identity.set("library.mpi", collective.library());
     if on_cuda {
-        let Versions { cuda_driver, cublaslt, cudnn, nccl, nvrtc, .. } =
+        let Versions { cuda_driver, cublaslt, nccl, nvrtc, .. } =
             Libraries::of_process().versions();
         identity.set("library.cuda_driver", cuda_driver);
         identity.set("library.cublaslt", cublaslt);
-        identity.set("library.cudnn", cudnn);
         identity.set("library.nccl", nccl);
         identity.set("library.nvrtc", nvrtc);
     }

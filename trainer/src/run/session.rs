@@ -12,7 +12,6 @@ use device::cuda::{self, Cuda, Libraries, Required};
 use launch::Placement;
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
-use models::fused::AttentionBackend;
 
 use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
 use super::beginning::{JobReport, begun};
@@ -947,8 +946,7 @@ pub(super) fn open_device(config: &Config, placement: &Placement) -> Outcome<Dev
         return Ok(Device::Host);
     }
     // A missing library ends the run before it has a folder.
-    let cudnn = config.settings.run.attention == AttentionBackend::Cudnn;
-    Libraries::open(&Required { cudnn, ..Required::TRAINING })?;
+    Libraries::open(&Required::TRAINING)?;
     let devices = cuda::devices()?.len();
     Ok(Device::Cuda(Cuda::open(gpu_ordinal(placement, devices))?))
 }

@@ -175,12 +175,8 @@ fn kernels(config: &Config, device: &Device) -> String {
             let versions = Libraries::of_process().versions();
             let multiprocessors = properties.multiprocessors;
             format!(
-                "{name} {capability} {multiprocessors} {:?} {:?} {:?} {:?} {:?}",
-                versions.cuda_driver,
-                versions.kernel_module,
-                versions.nvrtc,
-                versions.cublaslt,
-                versions.cudnn
+                "{name} {capability} {multiprocessors} {:?} {:?} {:?} {:?}",
+                versions.cuda_driver, versions.kernel_module, versions.nvrtc, versions.cublaslt
             )
         }
     };

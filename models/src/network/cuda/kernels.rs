@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use device::DeviceBuffer;
 use device::cuda::{Cuda, Error};
 
 use super::tokens::TokenSender;
-use super::workspace::LibraryWorkspaces;
 use crate::layout::head_rows;
 use crate::network::linear::Linear;
 use crate::network::options::AttentionBackend;
@@ -64,15 +64,12 @@ impl Kernels {
     pub(super) fn new<E: CudaElement>(
         device: &Cuda,
         size: &Size,
-        workspaces: LibraryWorkspaces,
+        workspace: DeviceBuffer<u8>,
     ) -> Result<Self, Error> {
-        let LibraryWorkspaces { products: workspace, attention } = workspaces;
         let blas = Blas::new(device, workspace)?;
         let head_width = size.attention.head_width;
         let attention = match size.attention_backend {
             AttentionBackend::Flash => Attention::new::<E>(device, head_width)?,
-            AttentionBackend::Plain => Attention::plain::<E>(device, head_width)?,
-            AttentionBackend::Cudnn => Attention::cudnn(device, size.attention, attention)?,
             AttentionBackend::Wgmma => Attention::wgmma::<E>(device, head_width)?,
         };
         let norm = match size.norm {

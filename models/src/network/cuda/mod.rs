@@ -15,7 +15,7 @@ use device::{Allocator, Device, View, ViewMut};
 
 use self::kernels::Kernels;
 use self::tokens::Tokens;
-use self::workspace::{LibraryWorkspaces, Workspace};
+use self::workspace::Workspace;
 use super::linear::Linear;
 use super::ops::{AttentionSaved, Chunk, EmbeddingGradients, EmbeddingTables, Epilogue, Ops};
 use super::options::AttentionBackend;
@@ -23,9 +23,9 @@ use super::size::Size;
 use crate::layout::head_rows;
 use crate::ops::attention::cuda::{Forward, HEAD_WIDTH_MAX, wgmma_computes};
 use crate::ops::cross_entropy::cuda::LogitsShape;
-use crate::ops::kernels::{CudaElement, Format};
+use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Sums;
-use crate::ops::matmul::cuda::Extras;
+use crate::ops::matmul::cuda::{Blas, Extras};
 use crate::ops::norm::NormBackward;
 use crate::ops::rope::Direction;
 use crate::ops::{Affine, AffineMut, Element};
@@ -62,12 +62,6 @@ impl<E: CudaElement> CudaOps<E> {
 
 /// Kernels read rows 16 bytes at a time; those of attention read heads as they lie in their rows.
 fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error> {
-    let backend = size.attention_backend;
-    let needs_bf16 = matches!(backend, AttentionBackend::Cudnn | AttentionBackend::Wgmma);
-    if needs_bf16 && E::FORMAT != Format::Bf16 {
-        let expected = "flash or plain with precision.compute = f32";
-        return Err(Error::invalid("run.attention", backend, expected));
-    }
     let widths = [("model.width", config.width), ("model.feed_forward", config.feed_forward)];
     for (key, width) in widths {
         if !width.is_multiple_of(8) {
@@ -75,8 +69,9 @@ fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error>
         }
     }
     let head_width = size.attention.head_width;
+    let backend = size.attention_backend;
     if backend == AttentionBackend::Wgmma && !wgmma_computes::<E>(head_width) {
-        let expected = format!("flash or plain with heads of {head_width}");
+        let expected = "flash, or precision.compute = bf16 with heads of 64 or 128";
         return Err(Error::invalid("run.attention", backend, expected));
     }
     if !head_width.is_multiple_of(2) || head_width > HEAD_WIDTH_MAX {
@@ -95,11 +90,11 @@ impl<E: CudaElement> Ops for CudaOps<E> {
         check::<E>(config, size)?;
         let workspace = Workspace::new(allocator, config, size);
         let tokens = Tokens::new(allocator, size.rows);
-        let libraries = LibraryWorkspaces::new(allocator, size);
+        let products = Blas::workspace(&allocator.for_purpose("workspace of products"));
         let kernels = match allocator.device() {
             Device::Cuda(device) if !allocator.is_counting() => {
                 allocator.outcome()?;
-                Some(Kernels::new::<E>(&device, size, libraries)?)
+                Some(Kernels::new::<E>(&device, size, products)?)
             }
             _ => None,
         };

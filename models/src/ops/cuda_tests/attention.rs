@@ -1,12 +1,11 @@
-//! Attention: flash kernels in bf16 for heads of 64 and 128, plain kernels for all others, and
-//! cuDNN's.
+//! Attention: flash kernels in bf16 for heads of 64 and 128, plain kernels for all others.
 
 use device::Allocator;
 use device::cuda::{ComputeCapability, Cuda, Error};
 use half::bf16;
 
 use super::device::{Bound, Memory, Numbers, cuda};
-use crate::ops::attention::cuda::{Attention, Forward, workspace_bytes};
+use crate::ops::attention::cuda::{Attention, Forward};
 use crate::ops::attention::{self, Shape, Workspace};
 use crate::ops::kernels::CudaElement;
 use crate::ops::testing::widened;
@@ -72,7 +71,7 @@ impl<E: CudaElement> Case<E> {
         dqkv
     }
 
-    fn found(&self, memory: &Memory, kernels: &mut Attention) -> Computed<E> {
+    fn found(&self, memory: &Memory, kernels: &Attention) -> Computed<E> {
         let Self { shape, qkv, doutput } = self;
         let qkv = memory.upload(&qkv.elements);
         let doutput = memory.upload(&doutput.elements);
@@ -80,7 +79,7 @@ impl<E: CudaElement> Case<E> {
         let mut log_sums = memory.unwritten(self.statistics());
         kernels.forward(output.view_mut(), log_sums.view_mut(), qkv.view(), *shape).unwrap();
         let mut dqkv = memory.unwritten::<E>(qkv.len());
-        let mut delta = memory.unwritten(self.statistics()); // cuDNN has its own
+        let mut delta = memory.unwritten(self.statistics());
         let forward = Forward { output: output.view(), log_sums: log_sums.view() };
         kernels
             .backward(
@@ -124,7 +123,7 @@ impl Bounds {
     fn check<E: CudaElement>(
         &self,
         memory: &Memory,
-        kernels: &mut Attention,
+        kernels: &Attention,
         shape: Shape,
     ) -> Computed<E> {
         let case = Case::new(shape);
@@ -163,8 +162,8 @@ const PLAIN: [Shape; 9] = [
 fn plain_agrees<E: CudaElement>() {
     let memory = Memory::new();
     for shape in PLAIN {
-        let mut kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
-        PLAIN_BOUNDS.check::<E>(&memory, &mut kernels, shape);
+        let kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
+        PLAIN_BOUNDS.check::<E>(&memory, &kernels, shape);
     }
 }
 
@@ -187,73 +186,10 @@ const FLASH: [([usize; 2], [usize; 2]); 12] = [
 /// Compares kernels for heads of a width.
 fn flash_agrees(head_width: usize, kernels: impl Fn(&Cuda, usize) -> Result<Attention, Error>) {
     let memory = Memory::new();
-    let mut kernels = kernels(memory.device(), head_width).unwrap();
+    let kernels = kernels(memory.device(), head_width).unwrap();
     for (rows, heads) in FLASH {
-        FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape(rows, heads, head_width));
+        FLASH_BOUNDS.check::<bf16>(&memory, &kernels, shape(rows, heads, head_width));
     }
-}
-
-/// Gradients of heads that share a key are rounded before they are added.
-const CUDNN_BOUNDS: Bounds =
-    Bounds { gradient: Bound { bf16: 3e-2, ..FLASH_BOUNDS.gradient }, ..FLASH_BOUNDS };
-
-/// Single tokens, odd lengths, and heads that share keys, in one sequence and in more.
-const CUDNN: [([usize; 2], [usize; 2]); 6] = [
-    ([3, 1], [2, 1]),
-    ([1, 31], [1, 1]),
-    ([2, 65], [4, 2]),
-    ([1, 128], [3, 1]),
-    ([2, 129], [2, 2]),
-    ([1, 97], [6, 2]),
-];
-
-/// Compares cuDNN within a workspace of the given size for each shape.
-fn cudnn_agrees(head_width: usize, workspace: impl Fn(&Shape) -> usize) {
-    let memory = Memory::new();
-    for (rows, heads) in CUDNN {
-        let shape = shape(rows, heads, head_width);
-        let workspace = memory.allocator().zeros(workspace(&shape));
-        let mut cudnn = Attention::cudnn(memory.device(), shape, workspace).unwrap();
-        CUDNN_BOUNDS.check::<bf16>(&memory, &mut cudnn, shape);
-    }
-}
-
-#[test]
-fn cudnn_with_heads_of_64() {
-    cudnn_agrees(64, workspace_bytes);
-}
-
-#[test]
-fn cudnn_with_heads_of_128() {
-    cudnn_agrees(128, workspace_bytes);
-}
-
-/// A workspace for one sequence and key head with its query heads makes the gradient of each be
-/// computed separately.
-#[test]
-fn cudnn_in_parts() {
-    cudnn_agrees(64, |shape| {
-        let rows = shape.heads / shape.key_value_heads * shape.tokens;
-        rows * (8 * shape.head_width + 8) + 512
-    });
-}
-
-#[test]
-fn cudnn_that_has_no_plan_says_what_else_computes() {
-    let memory = Memory::new();
-    let refused = |head_width, bytes| {
-        let workspace = memory.allocator().zeros(bytes);
-        let shape = shape([1, 32], [2, 1], head_width);
-        let error = Attention::cudnn(memory.device(), shape, workspace).unwrap_err();
-        assert!(error.is_of_machine(), "{error}");
-        error.to_string()
-    };
-    let width = refused(20, 1 << 20);
-    for part in ["cuDNN 9.28.1 has no plan for attention", "D = 20", "use run.attention = flash"] {
-        assert!(width.contains(part), "{width}");
-    }
-    let small = refused(64, 1000);
-    assert!(small.contains("a workspace of at most 1000 bytes, not"), "{small}");
 }
 
 #[test]
@@ -308,10 +244,10 @@ fn wgmma_of_long_sequences_repeats_its_bits() {
         return;
     }
     for (tokens, heads, head_width) in [(520, [2, 1], 64), (1040, [1, 1], 64), (520, [1, 1], 128)] {
-        let mut kernels = Attention::wgmma::<bf16>(memory.device(), head_width).unwrap();
+        let kernels = Attention::wgmma::<bf16>(memory.device(), head_width).unwrap();
         let shape = shape([1, tokens], heads, head_width);
-        let first = FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape);
-        let second = Case::<bf16>::new(shape).found(&memory, &mut kernels);
+        let first = FLASH_BOUNDS.check::<bf16>(&memory, &kernels, shape);
+        let second = Case::<bf16>::new(shape).found(&memory, &kernels);
         assert!(second.bits() == first.bits(), "{shape:?}");
     }
 }

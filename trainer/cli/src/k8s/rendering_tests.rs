@@ -1,4 +1,5 @@
-//! Tests of what is refused, and of which objects the values of a benchmark file end up in.
+//! Tests of what is refused, and of objects that no job in `k8s/jobs` has: those jobs are compared
+//! with what is rendered (`tests/manifests/examples.rs`).
 
 use std::path::Path;
 
@@ -259,66 +260,6 @@ fn a_quantity_stays_text() {
 }
 
 #[test]
-fn gpus_bring_their_image_their_resource_and_their_toleration() {
-    let text = PLAIN.replace("ranks_per_node = 1", "gpus_per_node = 2");
-    let found = mpi_job(&text);
-    let worker = pod_of(&found, "Worker");
-    let container = &worker["containers"][0];
-    assert_eq!(container["image"], "yardstick-cuda:1");
-    assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "2");
-    assert_eq!(worker["tolerations"][0]["key"], "nvidia.com/gpu");
-    assert_eq!(found["spec"]["slotsPerWorker"], 2);
-    let launcher = pod_of(&found, "Launcher");
-    assert!(launcher["containers"][0]["resources"]["limits"].get("nvidia.com/gpu").is_none());
-    let arguments = launcher["containers"][0]["args"].as_array().unwrap();
-    assert!(arguments.windows(2).any(|pair| pair[0] == "--device" && pair[1] == "cuda"));
-}
-
-#[test]
-fn what_a_privileged_namespace_allows_is_there_and_nothing_else_of_it() {
-    let text = with(&[
-        ("[platform]", "pod_security = \"privileged\"\nroot = true\nhost_network = true"),
-        ("[workflow.storage]", "nvme = { host_path = \"/local-nvme\" }"),
-    ]);
-    let all = objects(&text);
-    let found = all.last().unwrap();
-    let worker = pod_of(found, "Worker");
-    assert_eq!(worker["hostNetwork"], true);
-    assert_eq!(worker["containers"][0]["securityContext"]["capabilities"]["add"][0], "IPC_LOCK");
-    assert_eq!(worker["securityContext"]["runAsUser"], 0);
-    let volumes = worker["volumes"].as_array().unwrap();
-    assert!(volumes.iter().any(|volume| volume["hostPath"]["path"] == "/local-nvme"));
-    assert!(pod_of(found, "Launcher").get("hostNetwork").is_none());
-    assert_eq!(found["spec"]["sshAuthMountPath"], "/root/.ssh");
-    assert!(worker["containers"][0]["securityContext"].get("privileged").is_none());
-}
-
-#[test]
-fn options_of_the_platform_reach_the_workers() {
-    let options = "rdma = { resource = \"rdma/ib\", count = 2 }\nzone = \"a\"\n\
-                   priority_class = \"high\"\nkueue_queue = \"gpus\"\ngang = true\n\
-                   rack = { topology_key = \"example.com/rack\" }\n\
-                   tolerations = [{ key = \"slow\", value = \"no\" }]\n\
-                   environment = { NCCL_DEBUG = \"1\" }";
-    let added = [("[platform]", options), ("[workload]", "spares = 1\nrestarts = 3")];
-    let found = mpi_job(&with(&added));
-    let worker = pod_of(&found, "Worker");
-    assert_eq!(worker["containers"][0]["resources"]["limits"]["rdma/ib"], "2");
-    assert_eq!(worker["nodeSelector"]["topology.kubernetes.io/zone"], "a");
-    assert_eq!(worker["priorityClassName"], "high");
-    assert_eq!(worker["tolerations"][0]["operator"], "Equal");
-    let preferred = &worker["affinity"]["podAntiAffinity"];
-    let preferred = &preferred["preferredDuringSchedulingIgnoredDuringExecution"][0];
-    assert_eq!(preferred["podAffinityTerm"]["topologyKey"], "example.com/rack");
-    assert_eq!(found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "gpus");
-    assert_eq!(found["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"], 4);
-    assert_eq!(found["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], 3);
-    let variables = worker["containers"][0]["env"].as_array().unwrap();
-    let debug = variables.iter().find(|variable| variable["name"] == "NCCL_DEBUG").unwrap();
-    assert_eq!(debug["value"], "1", "a string, not a number");
-}
-
-#[test]
 fn a_workload_file_goes_with_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let workload = Config::load("smoke", &[]).unwrap().to_toml();
@@ -392,31 +333,6 @@ fn a_name_that_the_controller_cannot_make_names_of_is_refused() {
 }
 
 #[test]
-fn a_train_job_has_the_same_pods_under_the_names_that_the_trainer_wants() {
-    let text = with(&[("[workload]", "time_limit = \"1h\"")]);
-    let yaml = jobs_as(Format::Trainjob, &text).unwrap()[0].to_yaml().unwrap();
-    let all: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
-    let [.., runtime, train_job] = all.as_slice() else { panic!("{} objects", all.len()) };
-    assert_eq!(train_job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
-    let jobs = &runtime["spec"]["template"]["spec"]["replicatedJobs"];
-    assert_eq!([&jobs[0]["name"], &jobs[1]["name"]], ["node", "launcher"]);
-    assert_eq!(jobs[0]["template"]["spec"]["parallelism"], 2);
-    assert_eq!(jobs[1]["dependsOn"][0]["status"], "Ready");
-    assert_eq!(jobs[1]["template"]["spec"]["activeDeadlineSeconds"], 3600);
-    let found = mpi_job(&text);
-    for (role, of_set) in [("Worker", &jobs[0]), ("Launcher", &jobs[1])] {
-        let pod = &of_set["template"]["spec"]["template"]["spec"];
-        assert_eq!(pod["containers"][0]["name"], "node");
-        let arguments = &pod_of(&found, role)["containers"][0]["args"];
-        assert_eq!(&pod["containers"][0]["args"], arguments);
-    }
-    assert_eq!(
-        all[1]["spec"]["podSelector"]["matchLabels"]["jobset.sigs.k8s.io/jobset-name"],
-        "job"
-    );
-}
-
-#[test]
 fn what_the_trainer_cannot_do_is_refused_of_a_train_job() {
     let root = "pod_security = \"privileged\"\nroot = true";
     for (table, line, key) in [
@@ -428,24 +344,6 @@ fn what_the_trainer_cannot_do_is_refused_of_a_train_job() {
         let failure = jobs_as(Format::Trainjob, &text).map_err(said).unwrap_err();
         assert!(failure.contains(key) && failure.contains("--format mpijob"), "{failure}");
         assert!(jobs(&text).is_ok(), "{key}");
-    }
-}
-
-#[test]
-fn the_launcher_runs_where_all_nodes_are_tainted_but_not_on_those_of_gpus() {
-    let gpus = PLAIN.replace("ranks_per_node = 1", "gpus_per_node = 1");
-    let tainted = "zone = \"a\"\ntolerations = [{ key = \"slow\" }]";
-    let labelled = format!("{tainted}\nnode_labels = {{ pool = \"b\" }}");
-    for (options, expected) in
-        [(tainted, &["slow"][..]), (labelled.as_str(), &["nvidia.com/gpu", "slow"])]
-    {
-        let text = gpus.replace("[platform]\n", &format!("[platform]\n{options}\n"));
-        let found = mpi_job(&text);
-        let (launcher, worker) = (pod_of(&found, "Launcher"), pod_of(&found, "Worker"));
-        let keys = launcher["tolerations"].as_array().unwrap().iter();
-        let keys: Vec<_> = keys.map(|toleration| toleration["key"].as_str().unwrap()).collect();
-        assert_eq!(keys, expected);
-        assert_eq!(launcher["nodeSelector"], worker["nodeSelector"]);
     }
 }
 
@@ -644,22 +542,6 @@ fn tasks_that_run_our_image_have_no_token_and_not_the_identity_of_the_workflow()
         assert_eq!(task["automountServiceAccountToken"], false, "{name}");
         assert_ne!(task["serviceAccountName"], spec["serviceAccountName"], "{name}");
         assert_eq!(task["executor"]["serviceAccountName"], "yardstick-executor", "{name}");
-    }
-}
-
-#[test]
-fn a_workflow_removes_the_jobs_of_doctor_and_training_and_waits_for_their_pods() {
-    let spec = workflow(PLAIN);
-    let name = spec["onExit"].as_str().unwrap();
-    assert_eq!(
-        template(&spec, name).unwrap()["resource"]["flags"],
-        serde_json::json!(["--cascade=foreground"])
-    );
-    let removed = manifest(&spec, name);
-    for created in ["doctor", "train"].map(|name| manifest(&spec, name)) {
-        for key in ["name", "namespace"] {
-            assert_eq!(removed["metadata"][key], created["metadata"][key]);
-        }
     }
 }
 

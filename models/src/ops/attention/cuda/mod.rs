@@ -1,20 +1,17 @@
-//! Attention by one of four implementations, chosen once: flash attention on tensor cores where
-//! possible, the plain kernels for everything else, or flash attention by Hopper's instructions or
-//! cuDNN's where the user asks for them.
+//! Attention by one of three implementations, chosen once: flash attention on tensor cores where
+//! possible, the plain kernels for everything else, or flash attention by Hopper's instructions
+//! where the user asks for it.
 #![allow(unsafe_code)] // launches
 
-mod cudnn;
 mod flash;
 mod launch;
 mod plain;
 
 use device::cuda::{Cuda, Error, Kernel};
-use device::{DeviceBuffer, View, ViewMut};
+use device::{View, ViewMut};
 
 use super::Shape;
 use crate::ops::kernels::CudaElement;
-use cudnn::Cudnn;
-pub(crate) use cudnn::workspace_bytes;
 use flash::Flash;
 use plain::Plain;
 
@@ -30,16 +27,16 @@ pub(crate) fn wgmma_computes<E: CudaElement>(head_width: usize) -> bool {
 #[derive(Debug)]
 pub(crate) struct Attention {
     products: Products,
+    /// The row sums of dout out.
+    delta: Kernel,
     head_width: usize,
 }
 
-/// Kernels or plans of forward and backward. Our implementations add a kernel for the row sums of
-/// dout out, which cuDNN computes by itself.
+/// Kernels of forward and backward.
 #[derive(Debug)]
 enum Products {
-    Flash(Flash, Kernel),
-    Plain(Plain, Kernel),
-    Cudnn(Box<Cudnn>),
+    Flash(Flash),
+    Plain(Plain),
 }
 
 /// Results of forward: output (B, T, H D) and log sums (B, H, T).
@@ -84,7 +81,7 @@ impl Attention {
         flash: Flash,
     ) -> Result<Self, Error> {
         let delta = plain::load::<E>(device, head_width)?.kernel(plain::DELTA)?;
-        Ok(Self { products: Products::Flash(flash, delta), head_width })
+        Ok(Self { products: Products::Flash(flash), delta, head_width })
     }
 
     /// The plain kernels, whatever the width and the format.
@@ -92,25 +89,12 @@ impl Attention {
         assert!(head_width.is_multiple_of(2) && head_width <= HEAD_WIDTH_MAX, "D = {head_width}");
         let module = plain::load::<E>(device, head_width)?;
         let delta = module.kernel(plain::DELTA)?;
-        Ok(Self { products: Products::Plain(Plain::new(&module)?, delta), head_width })
-    }
-
-    /// cuDNN's, in bf16 for one shape, with [`workspace_bytes`] of workspace.
-    ///
-    /// # Errors
-    /// Fails if cuDNN is missing, or has no plan for this shape and device.
-    pub(crate) fn cudnn(
-        device: &Cuda,
-        shape: Shape,
-        workspace: DeviceBuffer<u8>,
-    ) -> Result<Self, Error> {
-        let cudnn = Cudnn::new(device, shape, workspace)?;
-        Ok(Self { products: Products::Cudnn(Box::new(cudnn)), head_width: shape.head_width })
+        Ok(Self { products: Products::Plain(Plain::new(&module)?), delta, head_width })
     }
 
     /// Writes `output` (B, T, H D) and `log_sums` (B, H, T).
     pub(crate) fn forward<E: CudaElement>(
-        &mut self,
+        &self,
         output: ViewMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
         qkv: View<'_, E>,
@@ -118,16 +102,15 @@ impl Attention {
     ) -> Result<(), Error> {
         self.check(shape);
         shape.check(qkv.len(), output.len(), log_sums.len());
-        match &mut self.products {
-            Products::Flash(flash, _) => flash.forward(output, log_sums, qkv, shape),
-            Products::Plain(plain, _) => plain.forward(output, log_sums, qkv, shape),
-            Products::Cudnn(cudnn) => cudnn.forward(output, log_sums, qkv, shape),
+        match &self.products {
+            Products::Flash(flash) => flash.forward(output, log_sums, qkv, shape),
+            Products::Plain(plain) => plain.forward(output, log_sums, qkv, shape),
         }
     }
 
-    /// Writes `dqkv`, with `delta` (B, H, T) as the workspace of our kernels.
+    /// Writes `dqkv`, with `delta` (B, H, T) as the workspace.
     pub(crate) fn backward<E: CudaElement>(
-        &mut self,
+        &self,
         dqkv: ViewMut<'_, E>,
         delta: ViewMut<'_, f32>,
         doutput: View<'_, E>,
@@ -139,17 +122,11 @@ impl Attention {
         self.check(shape);
         shape.check(qkv.len(), output.len(), log_sums.len());
         shape.check(dqkv.len(), doutput.len(), log_sums.len());
-        let inputs = |delta| BackwardInputs { doutput, qkv, log_sums, delta };
-        match &mut self.products {
-            Products::Flash(flash, kernel) => {
-                let delta = row_sums(kernel, delta, doutput, output, shape)?;
-                flash.backward(dqkv, inputs(delta), shape)
-            }
-            Products::Plain(plain, kernel) => {
-                let delta = row_sums(kernel, delta, doutput, output, shape)?;
-                plain.backward(dqkv, inputs(delta), shape)
-            }
-            Products::Cudnn(cudnn) => cudnn.backward(dqkv, doutput, qkv, forward, shape),
+        let delta = row_sums(&self.delta, delta, doutput, output, shape)?;
+        let inputs = BackwardInputs { doutput, qkv, log_sums, delta };
+        match &self.products {
+            Products::Flash(flash) => flash.backward(dqkv, inputs, shape),
+            Products::Plain(plain) => plain.backward(dqkv, inputs, shape),
         }
     }
 

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs a group of tests unless nothing that it depends on has changed since it was green.
+#
+#   scripts/stamp.sh NAME COMMAND...    runs the command where the stamp is stale
+#   scripts/stamp.sh --digest NAME      prints the digest of the inputs
+#
+# tests/stamps.toml, or the file $STAMPS, has the digest of the inputs of each group's last green
+# run: files, wheels and the versions of compilers. A green run replaces it. A stamp that is missing
+# or damaged is stale.
+set -uo pipefail
+shopt -s globstar nullglob
+cd "$(dirname "$0")/.." || exit 1
+
+stamps=${STAMPS:-tests/stamps.toml}
+
+# The files and folders that a group depends on. In .venv-*/installed are the versions of wheels.
+inputs() {
+    case $1 in
+        deny) printf '%s\n' Cargo.lock Cargo.toml */Cargo.toml trainer/cli/Cargo.toml deny.toml \
+            scripts/setup.sh ;;
+        test-cuda-kernels) printf '%s\n' models/src/ops/**/*.{cu,cuh} device/src/cuda/*.cuh \
+            device/src/cuda/{cubin_cache,nvrtc}.rs models/tests/cuda_kernels \
+            .venv-nvrtc/installed ;;
+        test-mpich | test-openmpi5) printf '%s\n' Cargo.lock Cargo.toml collectives device launch \
+            record tests/support scripts/test-mpi.sh ;;
+        *) printf 'stamp: no inputs of %s are listed\n' "$1" >&2; return 2 ;;
+    esac
+}
+
+digest() {
+    local files
+    mapfile -t files < <(inputs "$1")
+    [ "${#files[@]}" -gt 0 ] || return
+    { rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
+        LC_ALL=C sort --zero-terminated | xargs --null sha256sum; } | sha256sum | cut -d ' ' -f 1
+}
+
+# Replaces the stamp of a group. Lines that are no stamps are not kept.
+write() {
+    local others
+    others=$(grep -xE '[a-z0-9-]+ = "[0-9a-f]{64}"' "$stamps" 2>/dev/null | grep -v "^$1 ")
+    {
+        echo '# Digests of what groups depended on when they were last green: see scripts/stamp.sh.'
+        echo
+        printf '%s\n' "$others" "$1 = \"$2\"" | sort | grep .
+    } >"$stamps.new" && mv "$stamps.new" "$stamps"
+}
+
+if [ "$1" = --digest ]; then
+    digest "$2"
+    exit
+fi
+name=$1
+shift
+before=$(digest "$name") || before=''
+if [ -n "$before" ] && grep -qxF "$name = \"$before\"" "$stamps" 2>/dev/null; then
+    printf '== %s: stamped\n' "$name"
+    exit
+fi
+"$@" || exit
+# What was changed meanwhile has not been tested.
+if [ -n "$before" ] && [ "$(digest "$name")" = "$before" ]; then
+    write "$name" "$before"
+fi
