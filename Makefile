@@ -42,12 +42,12 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% checkp
 
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
 # Each has a row in tests/times.toml.
-TEST_GROUPS := test-build test-unit test-mpi test-end-to-end test-measured test-parallel \
-	test-faulty-filesystem test-slow-links test-mpijob test-manifests test-doc test-without-mpi \
-	test-mpich test-openmpi5 test-cuda-kernels test-emulated-device test-emulated-kernels \
-	test-emulated-refusals test-cuda-emulated
+TEST_GROUPS := test-build test-unit test-detection test-mpi test-end-to-end test-measured \
+	test-parallel test-faulty-filesystem test-slow-links test-mpijob test-manifests test-doc \
+	test-without-mpi test-mpich test-openmpi5 test-cuda-kernels test-emulated-device \
+	test-emulated-kernels test-emulated-refusals test-cuda-emulated
 LINT_GROUPS := clippy clippy-without-mpi docs deny
-MATRIX_GROUPS := matrix-variants matrix-without-mpi matrix-mpich matrix-openmpi5 \
+MATRIX_GROUPS := matrix-variants matrix-detection matrix-without-mpi matrix-mpich matrix-openmpi5 \
 	matrix-api-server matrix-cuda-kernels matrix-emulated-seeds matrix-emulated-refusals \
 	matrix-emulated-address matrix-gpu-check matrix-deny
 SOAK_GROUPS := mutants sharding-mutants soak-parallel soak-cuda-seeds soak-cuda-address \
@@ -78,7 +78,10 @@ test-build:
 	@$(GROUP) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
-	@$(GROUP) $(CARGO_TEST) --lib --bins -- --skip cuda_tests::
+	@$(GROUP) $(CARGO_TEST) --lib --bins -- --skip cuda_tests:: --skip documented_table
+
+test-detection: test-build ## find slow ranks in thousands of jobs: the tables of docs/detection.md
+	@$(STAMPED_GROUP) $(CARGO_TEST) --lib -- documented_table
 
 test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(GROUP) $(CARGO_TEST) $(MPI_TESTS)
@@ -174,6 +177,9 @@ matrix-variants: test-build ## train in every variant, not in a sample of them
 	@$(GROUP) $(CARGO_TEST) --test training --test allocations --test measured -- determinism:: \
 		allocate memory_plan::
 
+matrix-detection: test-build ## find slow ranks in thousands of jobs, also where no code has changed
+	@$(GROUP) $(CARGO_TEST) --lib -- documented_table
+
 # The crates that are left out have no feature `mpi`; the programs have nothing without it, or what
 # one rank does in a build with MPI too.
 matrix-without-mpi: ## run the tests of a build without MPI
@@ -238,9 +244,9 @@ mutants: test-build ## plant errors in the CUDA kernels, one by one: their tests
 sharding-mutants: test-build ## plant errors in the sharding of state: its tests must find them
 	@$(GROUP) scripts/sharding-mutants.sh
 
-soak-parallel: export YARDSTICK_SOAK_LAYOUTS := 1
-soak-parallel: test-build ## train eight ranks in bf16 in every division of their state
-	@$(GROUP) $(CARGO_TEST) --test parallel -- losses::bf16
+soak-parallel: export YARDSTICK_MATRIX := 1
+soak-parallel: test-build ## train eight ranks in every division of their state
+	@$(GROUP) $(CARGO_TEST) --test parallel -- losses::
 
 soak-cuda-seeds: ## run the tests of the CUDA kernels with ten more seeds of scheduling
 	@$(call for_each,EMULATED_CUDA_SEED,{4..13},$(CARGO_TEST) --lib -- cuda_tests::)

@@ -18,6 +18,7 @@ inputs() {
     case $1 in
         deny) printf '%s\n' Cargo.lock Cargo.toml */Cargo.toml trainer/cli/Cargo.toml deny.toml \
             scripts/setup.sh ;;
+        test-detection) printf '%s\n' Cargo.lock docs/detection.md record/src verdict/src/compare ;;
         test-cuda-kernels) printf '%s\n' models/src/ops/**/*.{cu,cuh} device/src/cuda/*.cuh \
             device/src/cuda/{cubin_cache,nvrtc}.rs models/tests/cuda_kernels \
             .venv-nvrtc/installed ;;
