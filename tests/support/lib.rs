@@ -27,4 +27,4 @@ pub use process::{
 };
 pub use profile::profile_row;
 pub use schema::expect_valid;
-pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};
+pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant, is_matrix};

@@ -27,6 +27,11 @@ pub struct Variant {
 /// The number of variants.
 pub const VARIANTS: usize = 16;
 
+/// Whether every variant is tested, and not only each pair of its factors: `make test-matrix`.
+pub fn is_matrix() -> bool {
+    std::env::var_os("YARDSTICK_MATRIX").is_some()
+}
+
 impl Variant {
     /// All variants; every fourth is plain, neither sharded nor recomputed.
     pub fn all() -> [Self; VARIANTS] {
