@@ -6,10 +6,14 @@ use crate::sections::{Anomaly, Goodput};
 use crate::steps::StepSeries;
 
 impl Goodput {
-    /// Computes the goodput; `None` before the last attempt has ended.
+    /// Computes the goodput; `None` before the last attempt has ended, and in virtual time, which
+    /// is not that of attempts.
     pub(super) fn of(record: &Record, series: &StepSeries) -> Option<Self> {
         let attempts = &record.attempts;
         attempts.last()?.ended_unix_ms?;
+        if record.injected().any(|fault| fault.starts_with("clock@")) {
+            return None;
+        }
         let down_seconds: f64 = attempts.windows(2).map(down_seconds).sum();
         let elapsed_seconds = attempts.iter().map(elapsed_seconds).sum::<f64>() + down_seconds;
         if elapsed_seconds == 0.0 {

@@ -1,9 +1,7 @@
-//! Tests that measure speed or memory, so that one of them at a time has the machine: comparisons,
-//! slow ranks, and the memory plan.
+//! Tests that measure speed or memory, so that one of them at a time has the machine: the memory
+//! plan, and a soak of slow ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[cfg(feature = "mpi")]
-mod compare;
 mod memory_plan;
 #[cfg(feature = "mpi")]
 mod stragglers;

@@ -1,7 +1,8 @@
 //! Fault injection for tests and drills: `--inject kill@step=30,rank=1,failpoint=mid-shard`.
 //!
 //! A fault happens once, at a step of the run's first attempt, of another named attempt, or of
-//! every attempt. A slow part is slow from that step on, in every attempt.
+//! every attempt. A slow part is slow from that step on, in every attempt. `clock` replaces the
+//! times that ranks report by [virtual ones](crate::timing::virtual_clock).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +14,8 @@ use checkpoint::{Failpoint, Failpoints};
 
 use crate::bit_flip::{BitFlip, Computation, FlipKind, FlippedValue};
 use crate::failure::{Failure, Outcome};
+use crate::timing::virtual_clock::{Part, SlowPart, VirtualClock};
+use models::rng::{Purpose, Stream};
 
 /// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,15 +39,8 @@ enum Fault {
     /// A part takes longer: in a step by a share of the host's time for forward and backward, in a
     /// save by a share of the time in which this rank writes.
     SlowPart(Part),
-}
-
-/// Activity of a rank that can be slowed down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Compute,
-    Data,
-    Communication,
-    Checkpoint,
+    /// All ranks report virtual times, in which a part of this rank takes longer.
+    Clock { part: Part, seed: Option<u64> },
 }
 
 /// Attempts of a run that a fault applies to: an attempt that resumes the run does not repeat it.
@@ -83,9 +79,10 @@ impl FromStr for Injection {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F]\
                         [,attempt=N|every], flip@step=S,rank=R,where=gradient|input|weights|\
-                        reduction|moments[,bits=N][,every=N], or slow-compute|slow-data|\
+                        reduction|moments[,bits=N][,every=N], slow-compute|slow-data|\
                         slow-communication|slow-checkpoint@rank=R,percent=P[,step=S]\
-                        [,attempt=N|every]";
+                        [,attempt=N|every], or clock@rank=R,percent=P,seed=S[,part=compute|data|\
+                        communication|checkpoint][,step=S]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
         let mut fault = match fault {
@@ -97,18 +94,19 @@ impl FromStr for Injection {
             "freeze" => Fault::Freeze,
             "slow" => Fault::Slow,
             "stop" => Fault::Stop,
-            "slow-compute" => Fault::SlowPart(Part::Compute),
-            "slow-data" => Fault::SlowPart(Part::Data),
-            "slow-communication" => Fault::SlowPart(Part::Communication),
-            "slow-checkpoint" => Fault::SlowPart(Part::Checkpoint),
-            other => return Err(error(format!("unknown fault {other:?}"))),
+            "clock" => Fault::Clock { part: Part::Compute, seed: None },
+            other => {
+                let part = other.strip_prefix("slow-").and_then(|part| part.parse().ok());
+                let unknown = || error(format!("unknown fault {other:?}"));
+                Fault::SlowPart(part.ok_or_else(unknown)?)
+            }
         };
         let mut step = None;
         let mut rank = 0;
         let mut percent = None;
         let mut failpoint = None;
         let mut is_located = false;
-        let is_slow_part = matches!(fault, Fault::SlowPart(_));
+        let is_slow_part = fault.lasts();
         let mut attempts = if is_slow_part { Attempts::Every } else { Attempts::Only(1) };
         for field in rest.split(',') {
             let (key, value) = field.split_once('=').unwrap_or((field, ""));
@@ -123,6 +121,17 @@ impl FromStr for Injection {
                     attempts = Attempts::Only(attempt.ok_or_else(bad)?);
                 }
                 "percent" => percent = Some(number()? as u32),
+                "part" | "seed" => {
+                    let Fault::Clock { part, seed } = &mut fault else {
+                        return Err(error(format!("{key} is of clock")));
+                    };
+                    match key {
+                        "part" => {
+                            *part = value.parse().map_err(|()| error(format!("bad {field}")))?
+                        }
+                        _ => *seed = Some(number()?),
+                    }
+                }
                 "where" | "bits" | "every" => {
                     let Fault::Flip(flip) = &mut fault else {
                         return Err(error(format!("{key} is of flips")));
@@ -143,6 +152,9 @@ impl FromStr for Injection {
         }
         if matches!(fault, Fault::Flip(_)) && (!is_located || failpoint.is_some()) {
             return Err(error("a flip needs where, and has no failpoint".into()));
+        }
+        if matches!(fault, Fault::Clock { seed: None, .. }) {
+            return Err(error("clock needs a seed".into()));
         }
         let percent = percent.unwrap_or(0);
         let text = text.to_owned();
@@ -203,7 +215,7 @@ pub(crate) fn skipped(
         let Injection { rank, step, attempts, fault, .. } = injection;
         let why = match attempts {
             Attempts::Only(only) if *only != attempt => format!("it is of attempt {only}"),
-            _ if *step > completed_steps || matches!(fault, Fault::SlowPart(_)) => return None,
+            _ if *step > completed_steps || fault.lasts() => return None,
             _ if injection.recurs() => return None,
             _ => format!("step {step} was completed before"),
         };
@@ -217,6 +229,8 @@ pub struct Injector {
     injections: Vec<Injection>,
     /// Faults of any rank that change weights or moments.
     corruptions: Vec<Injection>,
+    /// Parts of any rank that are slow in virtual time.
+    clocks: Vec<Injection>,
     step: u64,
     times: Arc<Times>,
 }
@@ -241,9 +255,11 @@ impl Injector {
     pub fn new(injections: &[Injection], rank: usize, attempt: u32) -> Self {
         let of_attempt = || injections.iter().filter(|it| it.is_of(attempt));
         let corruptions = of_attempt().filter(|it| it.changes_state());
+        let clocks = of_attempt().filter(|it| matches!(it.fault, Fault::Clock { .. }));
         Self {
             injections: of_attempt().filter(|it| it.rank == rank).cloned().collect(),
             corruptions: corruptions.cloned().collect(),
+            clocks: clocks.cloned().collect(),
             ..Self::default()
         }
     }
@@ -260,6 +276,19 @@ impl Injector {
             step,
             ..Self::default()
         }
+    }
+
+    /// Returns the virtual clock of a rank, if there is one. The seeds of all its faults count.
+    pub(crate) fn virtual_clock(&self, rank: usize, world: usize) -> Option<VirtualClock> {
+        let mut stream = Stream::new(0, Purpose::Fault);
+        let mut slow = Vec::new();
+        for Injection { fault, rank, percent, step, .. } in &self.clocks {
+            let Fault::Clock { part, seed } = *fault else { continue };
+            stream = stream.child(seed.unwrap_or(0));
+            let share = f64::from(*percent) / 100.0;
+            slow.push(SlowPart { rank: *rank, part, share, from_step: *step });
+        }
+        (!slow.is_empty()).then_some(VirtualClock { stream, rank, world, slow })
     }
 
     /// Begins a step, counted from 1.
@@ -372,6 +401,11 @@ impl Injector {
 }
 
 impl Fault {
+    /// Returns whether it lasts from its step on, in every attempt.
+    fn lasts(self) -> bool {
+        matches!(self, Self::SlowPart(_) | Self::Clock { .. })
+    }
+
     fn inject(self) {
         match self {
             Self::Kill => {
@@ -382,7 +416,11 @@ impl Fault {
             Self::Freeze => signal_self(rustix::process::Signal::STOP),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
             Self::Stop => launch::signals::raise_sigterm().expect("a process may signal itself"),
-            Self::NonFinite | Self::Corrupt | Self::Flip(_) | Self::SlowPart(_) => {}
+            Self::NonFinite
+            | Self::Corrupt
+            | Self::Flip(_)
+            | Self::SlowPart(_)
+            | Self::Clock { .. } => {}
         }
     }
 }
@@ -431,7 +469,16 @@ mod tests {
             "flip@step=1,where=input,failpoint=mid-shard",
             "kill@step=1,where=input",
         ];
-        for text in bad.into_iter().chain(bad_parts).chain(bad_flips) {
+        let bad_clocks = [
+            "clock@rank=1,percent=10",
+            "clock@rank=1,seed=1",
+            "clock@rank=1,percent=10,seed=x",
+            "clock@rank=1,percent=10,seed=1,part=host",
+            "clock@rank=1,percent=10,seed=1,failpoint=mid-shard",
+            "slow-data@percent=5,seed=1",
+        ];
+        let bad = bad.into_iter().chain(bad_parts).chain(bad_flips).chain(bad_clocks);
+        for text in bad {
             assert!(text.parse::<Injection>().unwrap_err().contains("expected kill"), "{text}");
         }
     }

@@ -469,7 +469,10 @@ impl Checkpointer {
     ) -> Outcome<Option<Ended>> {
         let report = match report {
             Ok(None) => return Ok(None),
-            Ok(Some(report)) => report,
+            Ok(Some(report)) => match trainer.clock().virtual_clock() {
+                Some(clock) => clock.saved(report),
+                None => report,
+            },
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
                 let not_saved = self.not_saved(step, &error, trainer)?;
                 return Ok(Some(Ended::NotSaved(not_saved)));

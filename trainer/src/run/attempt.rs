@@ -377,7 +377,10 @@ impl RunningAttempt<'_, '_> {
             Ok(StepResult { outcome, evaluation_loss: Some(evaluated.loss) })
         })?;
         let StepResult { outcome, evaluation_loss } = timed.result;
-        let communication = outcome.communication;
+        let mut communication = outcome.communication;
+        if let Some((clock, time)) = self.trainer.clock().virtual_clock().zip(timed.time) {
+            communication = clock.communication(communication, time.phases.comm_exposed);
+        }
         let Observed { z_score, spike } = self.losses.observe(step, outcome.loss);
         if let Some(spike) = spike.filter(|_| self.trainer.ranks().rank() == 0) {
             self.events.warn_later(Anomaly { step: Some(step), rank: None, text: spike.text() });

@@ -200,6 +200,9 @@ impl<'world> Trainer<'world> {
         let verifier = Verifier::new(config, device, &ranks, &state.shard, again)?;
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
         let tallies = Tallies::new(&dimensions, state.shard.reduction(), state.has_windows());
+        let virtual_clock = injector.virtual_clock(ranks.rank(), world);
+        let clock =
+            virtual_clock.map_or_else(|| PhaseClock::on(device), PhaseClock::in_virtual_time);
         let mut trainer = Self {
             ranks,
             device: device.clone(),
@@ -213,7 +216,7 @@ impl<'world> Trainer<'world> {
             votes: Votes::new(world),
             tallies: RefCell::new(tallies),
             dimensions,
-            clock: PhaseClock::on(device),
+            clock,
             meter: Meter::of(device),
             injector,
             verifier,

@@ -396,7 +396,9 @@ impl Trainer<'_> {
     /// Takes the times of a step for the next vote, once they are known.
     fn take_times(&mut self, time: Option<&StepTime>) {
         let Some(StepTime { phases, .. }) = time else { return };
-        let starting_ns = self.gradients.take_starting_ns();
+        let measured_ns = self.gradients.take_starting_ns();
+        let clock = self.clock.virtual_clock();
+        let starting_ns = clock.map_or(measured_ns, |it| it.starting_ns(self.completed_steps()));
         self.times = StepTimes {
             own: OwnTime::of_step(phases, starting_ns),
             exposed_seconds: phases.comm_exposed as f64 / 1e9,

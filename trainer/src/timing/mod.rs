@@ -11,3 +11,4 @@ pub(crate) mod profile;
 pub(crate) mod progress;
 pub(crate) mod step_trace;
 pub(crate) mod tallies;
+pub(crate) mod virtual_clock;

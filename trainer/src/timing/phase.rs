@@ -9,6 +9,7 @@ use device::Device;
 
 use super::device_timeline::DeviceTimeline;
 use super::progress::Progress;
+use super::virtual_clock::VirtualClock;
 
 /// Time of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct PhaseClock {
     running: bool,
     /// Phases on the device, where a device other than the host computes.
     device: Option<RefCell<DeviceTimeline>>,
+    /// Source of the times of steps, in virtual time.
+    virtual_clock: Option<VirtualClock>,
     progress: Arc<Progress>,
     /// Every phase, while steps are traced.
     trace: RefCell<Option<Vec<PhaseSpan>>>,
@@ -70,6 +73,7 @@ impl PhaseClock {
             spent_ns: Cell::new([0; Phase::ALL.len()]),
             running: false,
             device: None,
+            virtual_clock: None,
             progress: Arc::default(),
             trace: RefCell::default(),
         }
@@ -83,6 +87,16 @@ impl PhaseClock {
             Device::Cuda(device) => Some(RefCell::new(DeviceTimeline::new(device))),
         };
         Self { device: timeline, ..Self::new() }
+    }
+
+    /// Creates a clock whose steps take virtual time, on any device.
+    pub(crate) fn in_virtual_time(clock: VirtualClock) -> Self {
+        Self { virtual_clock: Some(clock), ..Self::new() }
+    }
+
+    /// Returns the source of virtual times, if the steps have them.
+    pub(crate) fn virtual_clock(&self) -> Option<&VirtualClock> {
+        self.virtual_clock.as_ref()
     }
 
     /// Starts a step, in the phase `other`.
@@ -142,6 +156,9 @@ impl PhaseClock {
     /// unless there is none or they were returned: nothing waits for the device.
     pub fn finish_step(&mut self) -> Option<StepTime> {
         let host = self.finish_at(Instant::now());
+        if let Some(clock) = &self.virtual_clock {
+            return Some(clock.step_time(self.progress.position().step, &host.phases));
+        }
         match &mut self.device {
             None => Some(host),
             Some(device) => device.get_mut().finish(host),

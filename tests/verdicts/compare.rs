@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use crate::alone;
 use record::{SteadyWatch, read_steps, steps_path};
 use serde_json::Value;
 use support::{Finished, Folder, finish, launcher, mpirun, run, text, yardstick};
+
+use crate::TINY;
 
 const YARDSTICK: &str = env!("CARGO_BIN_EXE_yardstick");
 
@@ -13,35 +14,21 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
 }
 
-/// Runs of two ranks in turn, with what the second side adds; the comparison, and its exit code.
-fn in_turn(keep: &str, rounds: u32, added: &str) -> (i32, Value) {
-    let train = "train --steps 40 --set telemetry.matmul_probe=0s";
-    let base = format!("{} -np 2 {YARDSTICK} {train}", launcher::program());
-    let new = format!("{base} {added}");
-    let rounds = rounds.to_string();
-    // One in forty comparisons of the same may be called worse by 3 %.
-    let how = ["compare", "--json", "--threshold", "20%", "--rounds", &rounds, "--keep", keep];
-    let gates = ["--allow-injected", "--gate", "tokens_per_second", "--gate", "slowest_rank"];
+/// Runs of two ranks in turn in virtual time, with the slow part of the second side and what it
+/// adds; the comparison, and its exit code.
+fn in_turn(folder: &Folder, slow: &str, added: &str) -> (i32, Value) {
+    let tiny = TINY.join(" ");
+    let train = format!("{} -np 2 {YARDSTICK} train --steps 40 {tiny}", launcher::program());
+    let base = format!("{train} --inject clock@rank=1,percent=0,seed=1");
+    let new = format!("{train} --inject clock@rank=1,seed=2,{slow} {added}");
+    let keep = text(&folder.sibling("kept"));
+    let how = ["compare", "--json", "--rounds", "3", "--keep", &keep, "--allow-injected"];
+    let gates = ["--gate", "tokens_per_second", "--gate", "slowest_rank"];
     let flags = [&how[..], &gates, &["--run", &base, "--"]].concat();
     let mut command = yardstick(&[&flags[..], &[&new]].concat());
     launcher::set_environment(&mut command);
     let compared = finish(command);
     (compared.code, json(&compared))
-}
-
-/// Repeats with more rounds while the machine is too noisy for a verdict, or to name a rank.
-fn in_turn_until_clear(folder: &Folder, part: &str, added: &str) -> (i32, Value) {
-    let compared = |rounds: u32| {
-        let keep = folder.sibling(&format!("{part}-{rounds}"));
-        in_turn(&text(&keep), rounds, added)
-    };
-    let is_clear = |(code, comparison): &(i32, Value)| {
-        let is_worse = metric(comparison, "slowest_rank")["verdict"] == "worse";
-        let is_named = comparison["attribution"]["ranks"] != Value::Array(vec![]);
-        *code != 11 && is_worse && is_named
-    };
-    let shorter = [4, 8].into_iter().map(compared).find(is_clear);
-    shorter.unwrap_or_else(|| compared(16))
 }
 
 /// The metric of a comparison.
@@ -52,40 +39,33 @@ fn metric<'a>(comparison: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_slow_rank_is_found_by_runs_in_turn() {
-    let _machine = alone();
-    for (part, kind) in [("compute", "compute"), ("data", "data")] {
-        let folder = Folder::new();
-        let slow = format!("--inject slow-{part}@rank=1,percent=200");
-        let (code, comparison) = in_turn_until_clear(&folder, part, &slow);
-        assert_eq!(code, 10, "{comparison:#}");
-        assert_eq!(comparison["method"], "pairs");
-        assert_eq!(metric(&comparison, "slowest_rank")["verdict"], "worse", "{comparison:#}");
-        let ranks = comparison["attribution"]["ranks"].as_array().unwrap();
-        let named: Vec<_> = ranks.iter().map(|rank| (&rank["rank"], &rank["kind"])).collect();
-        assert_eq!(named, [(&1.into(), &kind.into())], "{comparison:#}");
-    }
+    let (code, comparison) = in_turn(&Folder::new(), "percent=20,part=data", "");
+    assert_eq!(code, 10, "{comparison:#}");
+    assert_eq!(comparison["method"], "pairs");
+    assert_eq!(metric(&comparison, "slowest_rank")["verdict"], "worse", "{comparison:#}");
+    let ranks = comparison["attribution"]["ranks"].as_array().unwrap();
+    let named: Vec<_> = ranks.iter().map(|rank| (&rank["rank"], &rank["kind"])).collect();
+    assert_eq!(named, [(&1.into(), &"data".into())], "{comparison:#}");
 }
 
 #[test]
-fn runs_in_turn_of_the_same_are_not_worse() {
-    let _machine = alone();
-    let folder = Folder::new();
+fn runs_in_turn_of_the_same_are_the_same() {
     let added = "--set telemetry.log_every_steps=7";
-    let (code, comparison) = in_turn(&text(&folder.sibling("same")), 4, added);
-    assert!([0, 11].contains(&code), "{comparison:#}");
+    let (code, comparison) = in_turn(&Folder::new(), "percent=0", added);
+    assert_eq!(code, 0, "{comparison:#}");
     assert_eq!(comparison["attribution"]["ranks"], Value::Array(vec![]));
     let differences = comparison["differences"].as_array().unwrap();
     let names: Vec<_> = differences.iter().map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["run.telemetry.log_every_steps"]);
+    assert_eq!(names, ["injected", "run.telemetry.log_every_steps"]);
 }
 
 #[test]
 fn repeats_of_a_bench_are_runs_with_records_that_a_baseline_keeps() {
-    let _machine = alone();
     let folder = Folder::new();
     let (out, store) = (folder.text(), text(&folder.sibling("store")));
     let flags = ["bench", "--json", "--repeats", "2", "--measure-steps", "40", "--records", &store];
-    let finished = finish(mpirun(2, &[&flags[..], &["--out", &out]].concat())).expect(0);
+    let flags = [&flags[..], &TINY, &["--out", &out]].concat();
+    let finished = finish(mpirun(2, &flags)).expect(0);
     let bench = json(&finished);
     assert_eq!((&bench["world"], bench["repeats"].as_array().unwrap().len()), (&2.into(), 2));
     let figure = &bench["tokens_per_second"];
@@ -153,14 +133,14 @@ fn expect_that_it_ended_when_enough_was_measured(repeat: &Value) {
 
 #[test]
 fn what_is_no_record_is_named() {
-    let _machine = alone();
     let folder = Folder::new();
     let run_folder = folder.text();
-    folder.train(&["--steps", "5", "--inject", "stop@step=2,rank=0"]).expect(75);
+    let five_steps = [&TINY[..], &["--steps", "5"]].concat();
+    folder.train(&[&five_steps[..], &["--inject", "stop@step=2,rank=0"]].concat()).expect(75);
     run(&["compare", &run_folder, &run_folder])
         .expect(12)
         .expect_stderr(&["record.json: expected a complete run, found stopped"]);
-    folder.train(&["--steps", "5"]).expect(0);
+    folder.train(&five_steps).expect(0);
     run(&["compare", "/nowhere", &run_folder]).expect(12).expect_stderr(&["/nowhere"]);
     run(&["baseline", "show", "/nowhere"]).expect(2).expect_stderr(&["/nowhere: no baselines"]);
     run(&["baseline", "show", "--allow-none", "--only", "smoke", "/nowhere"])
@@ -176,10 +156,9 @@ fn what_is_no_record_is_named() {
 
 #[test]
 fn a_bench_has_a_new_folder_and_does_not_repeat_a_complete_one() {
-    let _machine = alone();
     let folder = Folder::new();
     std::fs::create_dir(folder.path()).unwrap();
-    let flags = ["bench", "--repeats", "2", "--steps", "5"];
+    let flags = [&["bench", "--repeats", "2", "--steps", "5"], &TINY[..]].concat();
     let mut command = yardstick(&flags);
     command.current_dir(folder.path());
     finish(command).expect(0);
@@ -198,11 +177,11 @@ fn a_bench_has_a_new_folder_and_does_not_repeat_a_complete_one() {
 /// Within a second they would have one name.
 #[test]
 fn benches_that_start_at_once_have_folders_of_their_own() {
-    let _machine = alone();
     let folder = Folder::new();
     std::fs::create_dir(folder.path()).unwrap();
     let bench = || {
-        let mut command = yardstick(&["bench", "--repeats", "1", "--steps", "2"]);
+        let once = ["bench", "--repeats", "1", "--steps", "2"];
+        let mut command = yardstick(&[&once, &TINY[..]].concat());
         command.current_dir(folder.path());
         std::thread::spawn(move || finish(command))
     };
