@@ -150,6 +150,7 @@ impl VirtualClock {
 #[cfg(test)]
 mod tests {
     use models::rng::Purpose;
+    use record::phase::Phase;
 
     use super::*;
 
@@ -173,17 +174,17 @@ mod tests {
 
     #[test]
     fn a_slow_part_is_that_of_its_rank_from_its_step_on() {
-        let parts: [(_, fn(&PhaseTimes) -> u64); 3] = [
-            (Part::Compute, |it| it.forward),
-            (Part::Data, |it| it.data),
-            (Part::Communication, |it| it.backward),
+        let parts = [
+            (Part::Compute, Phase::Forward),
+            (Part::Data, Phase::Data),
+            (Part::Communication, Phase::Backward),
         ];
         for (part, phase) in parts {
             for (rank, step) in [(0, 10), (0, 11), (1, 10), (1, 11)] {
                 let of = |part| clock(rank, part).own(rank, step);
                 let usual = of(Part::Checkpoint);
                 let added = usual.wall_ns() / 4 * u64::from((rank, step) == (1, 11));
-                let found = phase(&of(part)) - phase(&usual);
+                let found = of(part).get(phase) - usual.get(phase);
                 assert!(found.abs_diff(added) < 10, "{part:?}: {found}, {added}");
                 assert_eq!(of(part).wall_ns() - usual.wall_ns(), found);
             }
