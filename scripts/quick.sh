@@ -16,11 +16,12 @@ targets=(--test training --test jobs --test checkpoints --test verdicts)
 
 # Each file as a filter of its tests: trainer/src/step/gradients.rs is in step::, and a file of a
 # test program has its own name.
-modules=$(git diff --name-only "${1:-HEAD}" -- '*.rs' | sed -n \
+mapfile -t modules < <(git diff --name-only "${1:-HEAD}" -- '*.rs' | sed -n \
     -e 's,.*/src/\(lib\|main\).rs$,tests::,p;t' -e 's,.*/src/\([a-z_0-9]*\).*,\1::,p;t' \
     -e 's,.*/\([a-z_0-9]*\)\.rs$,\1::,p' | sort -u)
-mapfile -t modules <<<"$modules"
 
-export PROFILE=quick
+# What is compiled incrementally is not what the other groups test: a build of its own.
+scripts/seed-target.sh target-quick
+export CARGO_TARGET_DIR=$PWD/target-quick CARGO_INCREMENTAL=1
 exec scripts/cargo-test.sh --lib --bins "${targets[@]}" -- "${modules[@]}" "${tests[@]}" \
     --skip cuda_tests::
