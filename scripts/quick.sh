@@ -7,10 +7,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Tests of the program, one or two for a subject.
-tests=(one_process::smoke_learns one_process::a_run_resumes one_process::phases_add_up
+tests=(one_process::a_target_loss_ends one_process::a_run_resumes one_process::phases_add_up
     determinism::another_seed export::an_import_of_an_export
-    faults::a_non_finite_loss launching::a_restart_recovers launching::what_cannot_be_launched
-    ckpt::a_checkpoint_is_shown tiers::checkpoints_get_to
+    faults::a_non_finite_loss launching::a_killed_rank_is_named launching::what_cannot_be_launched
+    ckpt::a_checkpoint_is_shown ckpt::all_tiers_are_listed
     fingerprint::a_run_compares gap::the_rows_of)
 targets=(--test training --test jobs --test checkpoints --test verdicts)
 
