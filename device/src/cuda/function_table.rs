@@ -22,14 +22,14 @@ macro_rules! function_table {
     (
         $(#[$attribute:meta])*
         $visibility:vis struct $Table:ident {
-            $(fn $function:ident($($argument:ty),* $(,)?) $(-> $returned:ty)?;)*
+            $(fn $function:ident($($argument:ty),* $(,)?) -> $returned:ty;)*
         }
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy)]
         #[allow(non_snake_case, missing_docs, reason = "the names are the library's")]
         $visibility struct $Table {
-            $(pub $function: unsafe extern "C" fn($($argument),*) $(-> $returned)?,)*
+            $(pub $function: unsafe extern "C" fn($($argument),*) -> $returned,)*
         }
 
         impl $crate::cuda::function_table::FunctionTable for $Table {

@@ -556,8 +556,8 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
     Ok((workload, settings))
 }
 
-/// Blanks `run.attention` in the configuration of a run: earlier versions had other values, and what
-/// reads a run does not compute attention as it did.
+/// Blanks `run.attention` in the configuration of a run: earlier versions had other values, and
+/// commands that read a run do not need it.
 fn without_attention(text: &str) -> String {
     let blank = |line| if str::starts_with(line, "attention = ") { "" } else { line };
     text.lines().map(blank).collect::<Vec<_>>().join("\n")
