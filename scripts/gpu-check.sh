@@ -44,8 +44,9 @@ usage() {
     exit 2
 }
 
-# Runs a step, and notes its name, result, seconds and figure as a line of $work/results. A step is a function that is stopped by the first command that fails. It writes
-# its figure with `figure`; `skip` ends it without a result.
+# Runs a step, and notes its name, result, seconds and figure as a line of $work/results. A step is
+# a function that is stopped by the first command that fails. It writes its figure with `figure`;
+# `skip` ends it without a result.
 run_step() {
     local current=$1 limit=$2 needs=$3 does=$4 result=fail start code text
     printf '%-22s ' "$current"

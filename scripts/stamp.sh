@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Runs a group of tests unless nothing that it depends on has changed since it was green.
 #
-#   scripts/stamp.sh NAME COMMAND...    runs the command where the stamp is stale
-#   scripts/stamp.sh --digest NAME      prints the digest of the inputs
+#   scripts/stamp.sh NAME COMMAND...
 #
 # tests/stamps.toml, or the file $STAMPS, has the digest of the inputs of each group's last green
-# run: files, wheels and the versions of compilers. A green run replaces it. A stamp that is missing
-# or damaged is stale.
+# run: the command, files, wheels and the versions of compilers. A green run replaces it. A stamp
+# that is missing or damaged is stale.
 set -uo pipefail
 shopt -s globstar nullglob
 cd "$(dirname "$0")/.." || exit 1
@@ -28,11 +27,12 @@ inputs() {
     esac
 }
 
+# digest NAME COMMAND...
 digest() {
     local files
     mapfile -t files < <(inputs "$1")
     [ "${#files[@]}" -gt 0 ] || return
-    { rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
+    { echo "$@" && rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
         LC_ALL=C sort --zero-terminated | xargs --null sha256sum; } | sha256sum | cut -d ' ' -f 1
 }
 
@@ -47,19 +47,14 @@ write() {
     } >"$stamps.new" && mv "$stamps.new" "$stamps"
 }
 
-if [ "$1" = --digest ]; then
-    digest "$2"
-    exit
-fi
 name=$1
-shift
-before=$(digest "$name") || before=''
+before=$(digest "$@") || before=''
 if [ -n "$before" ] && grep -qxF "$name = \"$before\"" "$stamps" 2>/dev/null; then
     printf '== %s: stamped\n' "$name"
     exit
 fi
-"$@" || exit
+"${@:2}" || exit
 # What was changed meanwhile has not been tested.
-if [ -n "$before" ] && [ "$(digest "$name")" = "$before" ]; then
+if [ -n "$before" ] && [ "$(digest "$@")" = "$before" ]; then
     write "$name" "$before"
 fi

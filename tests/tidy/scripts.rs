@@ -78,22 +78,24 @@ fn a_group_returns_its_status_and_is_stopped_after_its_budget() {
 #[test]
 fn a_group_is_run_unless_its_stamp_is_that_of_its_inputs() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let run = |code: &str| {
-        let output = group(folder.path(), "stamp.sh", &["test-mpich", "bash", "-c", code]);
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let stamped = (Some(0), "== test-mpich: stamped\n".to_owned());
-    assert_eq!(run("exit 3").0, Some(3), "no stamps");
-    assert_eq!(run("exit 3").0, Some(3), "not green");
-    assert_eq!(run("echo run"), (Some(0), "run\n".to_owned()));
-    assert_eq!(run("exit 3"), stamped);
     let stamps = folder.path().join("stamps.toml");
+    let status = folder.path().join("status");
+    let run = |code: &str| {
+        std::fs::write(&status, format!("exit {code}")).expect("it can be written");
+        let command = ["test-mpich", "bash", &status.display().to_string()];
+        let output = group(folder.path(), "stamp.sh", &command);
+        let is_stamped = String::from_utf8_lossy(&output.stdout) == "== test-mpich: stamped\n";
+        (output.status.code(), is_stamped)
+    };
+    assert_eq!(run("3"), (Some(3), false), "no stamps");
+    assert_eq!(run("0"), (Some(0), false), "it was not green");
+    assert_eq!(run("3"), (Some(0), true));
     let text = std::fs::read_to_string(&stamps).expect("a green run wrote it");
     let stale = format!("test-mpich = \"{}\"", "0".repeat(64));
     for damaged in ["", "test-mpich = \n\u{0}[[", &stale] {
         std::fs::write(&stamps, format!("{damaged}\n")).expect("it can be written");
-        assert_eq!(run("exit 3").0, Some(3), "{damaged}");
-        assert_eq!(run("echo run").1, "run\n", "{damaged}");
+        assert_eq!(run("3"), (Some(3), false), "{damaged}");
+        assert_eq!(run("0"), (Some(0), false), "{damaged}");
         assert_eq!(std::fs::read_to_string(&stamps).expect("it is there"), text, "{damaged}");
     }
 }

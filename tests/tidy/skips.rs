@@ -19,7 +19,8 @@ pub(crate) fn violations(files: &[File]) -> Vec<String> {
     };
     let mut found = Vec::new();
     let mut all = BTreeSet::new();
-    for file in files.iter().filter(|file| file.extension() == "rs") {
+    let has_some = |file: &&File| file.extension() == "rs" && file.text.contains("#[ignore");
+    for file in files.iter().filter(has_some) {
         for Ignored { name, line } in ignored(file) {
             if !listed.contains(&name) {
                 found.push(file.at(line, format!("#[ignore] on {name}, not in {SKIPS}")));

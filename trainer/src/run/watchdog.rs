@@ -150,8 +150,8 @@ impl Stall {
     /// `None` unless some ranks have arrived and some have not.
     ///
     /// A rank that a failed operation lacked (`lacked`) comes before the others, and a lower number
-    /// before a higher one. Rank `own`, which asks, is the last: it waits itself, although it may have arrived
-    /// since its file was written.
+    /// before a higher one. Rank `own`, which asks, is the last: it waits itself, although it may
+    /// have arrived since its file was written.
     pub(super) fn cause(&self, own: usize, lacked: &[usize]) -> Option<(usize, Option<Position>)> {
         let arrived = self.positions.iter().flatten().any(Self::has_arrived);
         let is_missing =
