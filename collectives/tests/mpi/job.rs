@@ -71,7 +71,6 @@ fn mpirun(role: Role) -> Command {
     let arguments = std::env::var("YARDSTICK_MPIRUN_ARGS").unwrap_or_default();
     command.args(arguments.split_whitespace());
     command.env("OMPI_MCA_hwloc_base_binding_policy", "none");
-    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     if role == Role::Survive {
         command.arg(if is_open_mpi() { "--enable-recovery" } else { "-disable-auto-cleanup" });
     }
