@@ -69,13 +69,16 @@ fn program() -> PathBuf {
     test.parent().and_then(Path::parent).unwrap().join("yardstick")
 }
 
-/// Short measurements of the matmul rate, unless a test sets another time.
-const SHORT_PROBE: [&str; 2] = ["--set", "telemetry.matmul_probe=20ms"];
+/// Flags of a test that needs the matmul rate, which others do not measure: that takes a quarter of
+/// a short run.
+pub const PROBE: [&str; 2] = ["--set", "telemetry.matmul_probe=250ms"];
+
+const NO_PROBE: [&str; 2] = ["--set", "telemetry.matmul_probe=0s"];
 
 /// Adds arguments of the binary under test.
 fn add_arguments(command: &mut Command, arguments: &[&str]) {
     match arguments {
-        ["train", flags @ ..] => command.arg("train").args(SHORT_PROBE).args(flags),
+        ["train", flags @ ..] => command.arg("train").args(NO_PROBE).args(flags),
         _ => command.args(arguments),
     };
 }
@@ -219,12 +222,14 @@ impl Drop for Running {
     }
 }
 
-/// Number of ranks of a command that are processes of the binary under test; 0 for other programs.
+/// Number of ranks of a command that trains or runs under `mpirun`; 0 for others, which compute
+/// little.
 fn rank_count(command: &Command) -> usize {
     let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap_or("")).collect();
     let counts = words.windows(2).filter(|pair| ["-np", "--ranks-per-node"].contains(&pair[0]));
     let ranks = counts.map(|pair| pair[1].parse::<usize>().unwrap_or(1)).sum::<usize>();
-    ranks.max(usize::from(command.get_program() == program()))
+    let trains = words.first().is_some_and(|word| ["train", "bench"].contains(word));
+    ranks.max(usize::from(trains))
 }
 
 /// Runs a command to its end; fails the test after `TIMEOUT`, with what it has written so far.

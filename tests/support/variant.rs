@@ -5,9 +5,9 @@
 //! - `determinism`: two runs on two ranks, of which the second also saves and evaluates, a third
 //!   without overlap, and one on four ranks. A single rank runs each family and format once: it has
 //!   nothing to shard, and that recomputation changes no bit is shown on two ranks.
-//! - `faults`: two of the 32 kills, one at a step and one inside a save. They are compared with the
-//!   uninterrupted run of the plain variant, which has the same bits. [`Variant::corners`] are
-//!   killed on four ranks and resume on one.
+//! - `faults`: [`Variant::corners`] are killed once each, at a step or inside a save. They are
+//!   compared with the uninterrupted run of the plain variant, which has the same bits. Two of them
+//!   are killed on four ranks and resume on one.
 //! - `allocations`: one process on one and two threads, two ranks as threads, two ranks of MPI.
 //!   [`Variant::corners`] on a CUDA device (`cuda_allocations`).
 
