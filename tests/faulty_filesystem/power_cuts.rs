@@ -9,7 +9,7 @@ use crate::faults::{Effect, Fault};
 use crate::mount::Mounted;
 use crate::ranks::{Plan, on_ranks, open, resume, save, save_rank};
 
-const CUTS: u64 = 100;
+const CUTS: u64 = 150;
 
 /// Returns a selection of the unsynced changes that survive: none, all, or each at random.
 fn survivors(stream: Stream) -> impl FnMut() -> bool {
