@@ -86,13 +86,14 @@ test-detection: test-build ## find slow ranks in thousands of jobs: the tables o
 test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(GROUP) $(CARGO_TEST) $(MPI_TESTS)
 
-# Most of these tests wait for deadlines, and for ranks to start: twice as many at the same time as
-# there are cores.
-test-end-to-end: export RUST_TEST_THREADS := $(shell echo $$((2 * $$(nproc))))
+# Most of these tests wait for deadlines, and for ranks to start: many run at the same time, of which
+# few compute (tests/support/slots.rs).
+test-mpi test-end-to-end test-parallel: export RUST_TEST_THREADS := 8
+test-faulty-filesystem test-cuda-emulated: export RUST_TEST_THREADS := 4
 test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 	@$(GROUP) $(CARGO_TEST) $(END_TO_END_TESTS)
 
-test-measured: test-build ## run the tests that measure: comparisons, slow ranks, the memory plan
+test-measured: test-build ## measure the memory of runs, which is the plan's
 	@$(GROUP) $(CARGO_TEST) --test measured
 
 test-parallel: test-build ## train eight ranks in several layouts, lose ranks, change layouts
@@ -118,8 +119,7 @@ test-slow-links: test-build ## name slow links between emulated nodes, and find 
 
 # Emulates pods: where that is impossible all of its tests are skipped.
 CAN_EMULATE_PODS := $(and $(CAN_EMULATE_NODES),$(wildcard /usr/sbin/sshd))
-MPIJOB_TEST_THREADS := 1
-RUN_MPIJOBS = --test-threads=$(MPIJOB_TEST_THREADS) $(if $(CAN_EMULATE_PODS),--include-ignored)
+RUN_MPIJOBS = --test-threads=4 $(if $(CAN_EMULATE_PODS),--include-ignored)
 test-mpijob: test-build ## run MPIJobs in emulated pods: kills, drains, cuts, late workers
 	@$(GROUP) $(CARGO_TEST) --test mpijob -- $(RUN_MPIJOBS)
 

@@ -3,8 +3,10 @@
 use std::fs;
 
 use serde_json::json;
+
+use crate::tiers::uninterrupted;
 use support::s3::{ClosedPort, Fault, Kind, Operation, S3Server};
-use support::{Finished, Folder, RunResult, finish, mpirun, yardstick};
+use support::{Finished, Folder, finish, mpirun, yardstick};
 
 /// Trains on two ranks with these tiers, saved every four steps.
 fn train(server: &S3Server, folder: &Folder, steps: &str, tiers: &[String]) -> Finished {
@@ -14,11 +16,9 @@ fn train(server: &S3Server, folder: &Folder, steps: &str, tiers: &[String]) -> F
     for tier in tiers {
         command.args(["--set", &format!("checkpoint.{tier}")]);
     }
-    command.args(["--set", "checkpoint.deadline=5s", "--set", NO_PROBE]);
+    command.args(["--set", "checkpoint.deadline=5s"]);
     finish(command)
 }
-
-const NO_PROBE: &str = "telemetry.matmul_probe=0s";
 
 fn object(server: &S3Server) -> String {
     format!("object.path={}", server.url("runs"))
@@ -26,12 +26,6 @@ fn object(server: &S3Server) -> String {
 
 fn no_shared() -> String {
     "shared.path=none".to_owned()
-}
-
-fn uninterrupted() -> RunResult {
-    let folder = Folder::new();
-    folder.train_on(2, &["--steps", "12", "--threads", "1", "--set", NO_PROBE]).expect(0);
-    folder.result()
 }
 
 /// Saves step 8 on a disk and an object store, and loses the disk. Returns the run's tiers.
@@ -53,7 +47,7 @@ fn a_node_that_is_lost_comes_back_from_the_object_store() {
     assert_eq!(resumed["resumed_after_step"], 8);
     let sources = &resumed["recovery"]["sources"];
     assert_eq!((&sources[1]["tier"], &sources[0]["bytes"]), (&json!("object"), &json!(0)));
-    assert_eq!(folder.result(), uninterrupted());
+    assert_eq!(folder.result(), *uninterrupted());
 }
 
 #[test]
@@ -65,7 +59,7 @@ fn an_object_store_may_be_the_only_tier() {
     train(&server, &folder, "12", &tiers).expect(0);
     assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
     assert_eq!(folder.record()["checkpoints"]["tier"], "object");
-    assert_eq!(folder.result(), uninterrupted());
+    assert_eq!(folder.result(), *uninterrupted());
     assert!(!folder.path().join("checkpoints").exists());
 }
 
@@ -82,7 +76,7 @@ fn a_node_that_is_lost_comes_back_from_an_object_store_that_refuses_writes() {
     let warned = train(&server, &folder, "12", &tiers).expect(0);
     warned.expect_stderr(&["tier object is only read: ", "AccessDenied"]);
     assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
-    assert_eq!(folder.result(), uninterrupted());
+    assert_eq!(folder.result(), *uninterrupted());
 }
 
 #[test]
@@ -107,7 +101,6 @@ fn a_run_says_which_store_it_waits_for_and_why() {
     for setting in ["object.path=s3://bucket/runs", "deadline=12s"] {
         command.args(["--set", &format!("checkpoint.{setting}")]);
     }
-    command.args(["--set", NO_PROBE]);
     let said = finish(command).expect(0).stderr;
     let waits = "note: s3://bucket/runs/";
     let line =
@@ -130,5 +123,5 @@ fn a_server_that_refuses_a_commit_fails_no_run() {
     ]);
     let promoted = &folder.record()["checkpoints"]["promoted"][0];
     assert_eq!((&promoted["count"], &promoted["last_step"]), (&json!(0), &json!(null)));
-    assert_eq!(folder.result(), uninterrupted());
+    assert_eq!(folder.result(), *uninterrupted());
 }

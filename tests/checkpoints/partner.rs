@@ -64,7 +64,6 @@ impl Job {
             "checkpoint.shared.path=none",
             "checkpoint.nvme.partner=true",
             "batch.micro_sequences=1",
-            "telemetry.matmul_probe=0s",
             support::SEVERAL_BUCKETS,
         ];
         for setting in [&settings[..], self.layout.settings].concat() {

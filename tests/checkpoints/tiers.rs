@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process};
@@ -27,10 +28,14 @@ fn train_with(folder: &Folder, steps: &str, flags: &[&str]) -> support::Finished
     finish(mpirun(2, &[&train[..], &saves, &tiers, flags].concat()))
 }
 
-fn uninterrupted() -> RunResult {
-    let folder = Folder::new();
-    folder.train_on(2, &["--steps", "12", "--threads", "1"]).expect(0);
-    folder.result()
+/// The result of a run without a fault; made once for all tests.
+pub(crate) fn uninterrupted() -> &'static RunResult {
+    static RESULT: OnceLock<RunResult> = OnceLock::new();
+    RESULT.get_or_init(|| {
+        let folder = Folder::new();
+        folder.train_on(2, &["--steps", "12", "--threads", "1"]).expect(0);
+        folder.result()
+    })
 }
 
 /// Checkpoints in a tier.
@@ -47,7 +52,7 @@ fn checkpoints(tier: &PathBuf) -> Vec<String> {
 fn checkpoints_get_to_the_shared_tier() {
     let folder = Folder::new();
     train(&folder, "12").expect(0);
-    assert_eq!(folder.result(), uninterrupted());
+    assert_eq!(folder.result(), *uninterrupted());
     let [nvme, shared] = ["nvme", "shared"].map(|tier| checkpoints(&folder.sibling(tier)));
     assert_eq!(shared.last(), nvme.last(), "the last one is copied before the run ends");
     assert!(shared.last().unwrap().starts_with("s000000012-a0001-"));
@@ -75,7 +80,7 @@ fn a_run_goes_on_from_the_tier_that_is_left() {
         let sources = &resumed["recovery"]["sources"];
         let bytes = [0, 1].map(|tier| sources[tier]["bytes"].as_u64().unwrap());
         assert!(bytes[left] > 0 && bytes[1 - left] == 0, "without {lost}: {sources}");
-        assert_eq!(folder.result(), uninterrupted(), "without {lost}");
+        assert_eq!(folder.result(), *uninterrupted(), "without {lost}");
     }
 }
 
@@ -89,7 +94,7 @@ fn a_rank_killed_while_it_promotes_loses_nothing() {
         let killed = train_with(&folder, "12", &["--inject", &fault]);
         assert_ne!(killed.code, 0, "{fault}");
         train_with(&folder, "12", &["--inject", &fault]).expect(0);
-        assert_eq!(folder.result(), uninterrupted(), "{fault}");
+        assert_eq!(folder.result(), *uninterrupted(), "{fault}");
         let [nvme, shared] = ["nvme", "shared"].map(|tier| checkpoints(&folder.sibling(tier)));
         assert_eq!(shared.last(), nvme.last(), "{fault}");
     }
@@ -171,7 +176,7 @@ fn a_first_save_that_only_one_node_committed_does_not_stop_the_run() {
     }
     let again = train_with(&folder, "12", &nowhere_else).expect(0);
     again.expect_stderr(&["starts again at step 1", &names[0]]);
-    assert_eq!(folder.result(), uninterrupted());
+    assert_eq!(folder.result(), *uninterrupted());
 }
 
 /// A run of one rank with a tier of its node and a shared one, which trains until it is stopped.
@@ -190,7 +195,7 @@ impl Training {
             .map(|tier| format!("checkpoint.{tier}.path={}", folder.sibling(tier).display()));
         let train = ["train", "--out", &out, "--threads", "1", "--steps", steps];
         let often = ["--checkpoint-every", "3steps", "--set", &tiers[0], "--set", &tiers[1]];
-        let small = ["--set", "schedule.steps=1000000", "--set", "telemetry.matmul_probe=0s"];
+        let small = ["--set", "schedule.steps=1000000"];
         fs::write(folder.sibling("aside"), "no folder").unwrap();
         let mut command = yardstick(&[&train[..], &often, &small, flags].concat());
         command.stdin(Stdio::null()).stdout(Stdio::null());

@@ -14,8 +14,7 @@ const SLOW: Duration = Duration::from_millis(150);
 /// in which the time of a save is counted.
 fn gap_on(mounted: &Mounted) -> StepGap {
     let folder = Folder::inside(mounted.path());
-    let settings =
-        ["checkpoint.background=false", "checkpoint.at_end=false", "telemetry.matmul_probe=0s"];
+    let settings = ["checkpoint.background=false", "checkpoint.at_end=false"];
     let settings = settings.map(|setting| ["--set", setting]);
     let steps = ["--checkpoint-every", "3steps", "--steps", "4", "--profile-step", "4"];
     folder.train(&[&steps[..], settings.as_flattened()].concat()).expect(0);

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::mount::Mounted;
 use support::{Finished, Folder, RunResult, finish, mpirun};
@@ -23,8 +24,18 @@ impl Run {
     pub(crate) fn train(&self, extra: &[&str]) -> Finished {
         let out = self.folder.text();
         let flags = ["train", "--out", &out, "--steps", "16", "--threads", "1"];
-        let saves = ["--checkpoint-every", "4steps", "--set", "telemetry.matmul_probe=0s"];
+        let saves = ["--checkpoint-every", "4steps"];
         finish(mpirun(2, &[&flags[..], &saves, extra].concat()))
+    }
+
+    /// Waits for the end of its processes.
+    pub(crate) fn await_end(&self) {
+        for rank in self.folder.record()["ranks"].as_array().unwrap() {
+            let status = format!("/proc/{}/status", rank["pid"]);
+            while std::fs::read_to_string(&status).is_ok_and(|text| text.contains("VmRSS:")) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
     }
 
     pub(crate) fn result(&self) -> RunResult {

@@ -9,23 +9,14 @@ use checkpoint::Failpoint;
 use models::rng::{Purpose, Stream};
 use serde_json::Value;
 use support::{
-    Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, library_of, mpirun,
-    on_each_rank,
+    Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, finish_waiting, library_of,
+    mpirun, on_each_rank,
 };
 
 const STEPS: u64 = 24;
 
 /// 24 steps with a save after every fourth.
-const FLAGS: [&str; 8] = [
-    "--steps",
-    "24",
-    "--threads",
-    "1",
-    "--checkpoint-every",
-    "4steps",
-    "--set",
-    "telemetry.matmul_probe=0s",
-];
+const FLAGS: [&str; 6] = ["--steps", "24", "--threads", "1", "--checkpoint-every", "4steps"];
 
 /// Training waits for each save: it is committed before the next step, and none is skipped.
 const IN_FOREGROUND: [&str; 2] = ["--set", "checkpoint.background=false"];
@@ -88,38 +79,47 @@ fn a_peer_that_never_joins_is_lost() {
     let folder = Folder::new();
     let mut command = mpirun(1, &["train", "--deadline", "2s", "--out", &folder.text()]);
     command.args([":", "-np", "1", "sleep", "300"]);
-    let start = Instant::now();
-    finish(command).expect(5).expect_stderr(&["a peer is missing"]);
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    finish_waiting(command).expect(5).expect_stderr(&["a peer is missing"]);
     assert!(!folder.path().exists(), "the folder is not created");
 }
 
-/// Two kills of each: one at a step, one inside a save. The soak kills more.
+/// The soak kills more.
 #[test]
-fn killed_runs_resume_to_the_same_bits() {
-    for variant in Variant::corners() {
-        for (half, is_inside_a_save) in [(0, false), (1, true)] {
-            let fault = random_kill((variant.index() + half * VARIANTS) as u64, is_inside_a_save);
-            let extra = if is_inside_a_save { &IN_FOREGROUND[..] } else { &[] };
-            a_killed_run_resumes_to_the_same_bits(variant, extra, &fault);
-        }
+fn runs_killed_at_a_step_resume_to_the_same_bits() {
+    let [first, .., last] = Variant::corners();
+    for variant in [first, last] {
+        let fault = random_kill(variant.index() as u64, false);
+        a_killed_run_resumes_to_the_same_bits(variant, &[], &fault);
     }
 }
 
-/// Kills while training continues, or waits for the optimizer's turn. The first save is never
-/// skipped.
 #[test]
-fn kills_inside_a_save_in_the_background_resume_to_the_same_bits() {
-    let [first, .., last] = Variant::corners();
-    for (number, failpoint) in Failpoint::ALL.into_iter().enumerate() {
-        let variant = if number % 2 == 0 { first } else { last };
+fn runs_killed_inside_a_save_resume_to_the_same_bits() {
+    let [_, second, third, _] = Variant::corners();
+    for variant in [second, third] {
+        let fault = random_kill((variant.index() + VARIANTS) as u64, true);
+        a_killed_run_resumes_to_the_same_bits(variant, &IN_FOREGROUND, &fault);
+    }
+}
+
+/// Kills one attempt after another in its first save, which is never skipped, while training
+/// continues or waits for the optimizer's turn. Only the last kill follows a commit.
+#[test]
+fn kills_inside_saves_in_the_background_resume_to_the_same_bits() {
+    let [_, variant, ..] = Variant::corners();
+    let folder = Folder::new();
+    let failpoints = Failpoint::ALL.into_iter().filter(|it| *it != Failpoint::MidRetention);
+    for failpoint in failpoints.clone() {
         let is_in_commit = failpoint as usize >= Failpoint::VoteBeforeManifest as usize;
         let rank = if is_in_commit { 0 } else { 1 };
-        if failpoint != Failpoint::MidRetention {
-            let fault = format!("kill@step=4,rank={rank},failpoint={failpoint}");
-            a_killed_run_resumes_to_the_same_bits(variant, &[], &fault);
-        }
+        let fault = format!("kill@step=4,rank={rank},failpoint={failpoint}");
+        train_until_killed(2, &folder, &variant.flags(), &fault);
     }
+    train(2, &folder, &variant.flags()).expect(0);
+    assert_eq!(folder.result(), *uninterrupted(variant));
+    let attempts = folder.record()["attempts"].as_array().unwrap().clone();
+    let resumed: Vec<_> = attempts.iter().map(|it| it["resumed_after_step"].clone()).collect();
+    assert_eq!(resumed, [vec![0; failpoints.count()], vec![4]].concat());
 }
 
 fn a_killed_run_resumes_to_the_same_bits(variant: Variant, extra: &[&str], fault: &str) {
@@ -135,7 +135,8 @@ fn a_killed_run_resumes_to_the_same_bits(variant: Variant, extra: &[&str], fault
 
 #[test]
 fn a_run_resumes_at_another_world_size_to_the_same_losses() {
-    for variant in Variant::corners() {
+    let [_, second, third, _] = Variant::corners();
+    for variant in [second, third] {
         let folder = Folder::new();
         let flags = [&variant.flags()[..], &IN_FOREGROUND].concat();
         train_until_killed(4, &folder, &flags, "kill@step=13,rank=0");
@@ -282,6 +283,8 @@ fn a_sigterm_in_a_step_makes_it_the_last_one_and_is_reported_at_once() {
 #[test]
 fn the_second_interrupt_ends_at_once_and_says_what_is_lost() {
     let mut asked = AskedInStep5::new(1, 0, "-INT", &["--log-format", "json"]);
+    // Until the report of the first one is over, the second one ends the process without a word.
+    std::thread::sleep(Duration::from_millis(500));
     asked.send("-INT");
     assert_eq!(asked.running.wait(), Some(130));
     assert_eq!(asked.folder.steps(0).len(), 4);
@@ -392,8 +395,8 @@ fn failing_finalize(body: &str, folder: &Path) -> PathBuf {
     library_of(&text.replace("BODY", body), folder)
 }
 
-/// A library in which each of rank 0's first five renames takes six seconds: those of the
-/// configuration, and twice the attempt and the record.
+/// A library in which each of rank 0's first three renames takes 3.5 s: those of the configuration,
+/// the attempt and the record.
 fn slow_renames(folder: &Path) -> PathBuf {
     let text = r#"
         #include <fcntl.h>
@@ -405,7 +408,7 @@ fn slow_renames(folder: &Path) -> PathBuf {
         int rename(const char *from, const char *to) {
             const char *rank = getenv("OMPI_COMM_WORLD_RANK");
             if (!rank) rank = getenv("PMI_RANK");
-            if (rank && !strcmp(rank, "0") && renames++ < 5) sleep(6);
+            if (rank && !strcmp(rank, "0") && renames++ < 3) usleep(3500000);
             return renameat(AT_FDCWD, from, AT_FDCWD, to);
         }"#;
     library_of(text, folder)
@@ -418,17 +421,17 @@ fn a_start_on_slow_storage_outlasts_the_deadline_of_collectives() {
     let built = tempfile::tempdir().unwrap();
     let library = slow_renames(built.path());
     let out = folder.text();
-    let train = ["train", "--out", &out, "--steps", "2", "--threads", "1", "--deadline", "4s"];
+    let train = ["train", "--out", &out, "--steps", "2", "--threads", "1", "--deadline", "3s"];
     let start = Instant::now();
     let both = on_each_rank(2, &train, &[("LD_PRELOAD", library.as_os_str())]);
     assert_eq!(both.codes, "0\n0\n", "{}", both.finished.stderr);
-    assert!(start.elapsed() > Duration::from_secs(30), "renames are slow: {:?}", start.elapsed());
+    assert!(start.elapsed() > Duration::from_secs(10), "renames are slow: {:?}", start.elapsed());
 }
 
 /// The result was recorded and reported before, so the exit code stays, and each rank warns.
 #[test]
 fn a_failing_mpi_finalize_does_not_change_the_exit_code() {
-    let short_deadlines = ["--deadline", "10s", "--set", "checkpoint.deadline=10s"];
+    let short_deadlines = ["--deadline", "3s", "--set", "checkpoint.deadline=3s"];
     let stop = ["--inject", "stop@step=2,rank=1", "--log-format", "json"];
     for (body, extra, code, cause) in [
         ("", &[][..], 0, "MPI could not end: "),
@@ -472,12 +475,12 @@ fn the_error_of_a_rank_other_than_0_is_reported() {
 #[test]
 fn a_hung_rank_ends_the_run_within_its_deadline() {
     let folder = Folder::new();
-    let hang = ["--deadline", "3s", "--inject", "hang@step=5,rank=1"];
+    let hang = ["--deadline", "2s", "--inject", "hang@step=5,rank=1"];
     let stderr = train(2, &folder, &hang).expect(5).stderr;
-    // The default deadline is two minutes. A busy machine wakes the rank late.
+    // The default deadline is two minutes.
     let rest = stderr.split_once("not over after ").unwrap_or_else(|| panic!("{stderr}")).1;
     let waited: f64 = rest.split(' ').next().unwrap().parse().unwrap();
-    assert!((3.0..30.0).contains(&waited), "{stderr}");
+    assert!((2.0..120.0).contains(&waited), "{stderr}");
     assert_eq!(folder.record()["exit_code"], 5);
     train(2, &folder, &[]).expect(0);
 }

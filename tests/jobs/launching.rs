@@ -1,18 +1,17 @@
 //! `yardstick launch` on this machine: its criteria of success, and its exit codes. Several hosts
 //! are in tests/mpijob.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Finished, Folder, finish, supervise, text};
+use support::{Finished, Folder, Running, finish, finish_waiting, supervise, text};
 
 fn train(folder: &Folder, flags: &[&str], train: &[&str]) -> Command {
     let folder = folder.text();
-    let settings = ["--threads", "1", "--set", "telemetry.matmul_probe=0s"];
-    supervise(flags, &[&["train", "--out", &folder], &settings[..], train].concat())
+    supervise(flags, &[&["train", "--out", &folder, "--threads", "1"], train].concat())
 }
 
 fn launched(command: Command) -> Finished {
@@ -68,32 +67,41 @@ fn a_killed_rank_is_named_long_before_the_deadline() {
 }
 
 /// Returns whether a process has a handler for SIGTERM by now; before, the signal ends it.
-fn handles_sigterm(process: &Child) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+fn handles_sigterm(process: Pid) -> bool {
+    let status = format!("/proc/{}/status", process.as_raw_nonzero());
+    let status = std::fs::read_to_string(status).unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
     let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
     caught >> (Signal::TERM.as_raw() - 1) & 1 == 1
 }
 
+/// Starts it with its messages in a file.
+fn start_logged(mut command: Command, log: &Path) -> Running {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(log).unwrap());
+    Running::spawn(command)
+}
+
 /// A launcher may be stopped before its ranks have started.
 #[test]
 fn a_stop_at_any_time_is_no_failure() {
-    for wait in [Duration::ZERO, Duration::from_millis(700)] {
+    for said in ["", "hosts answered after "] {
         let folder = Folder::new();
-        let mut command = train(&folder, &["--grace", "60s"], &[]);
-        let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !handles_sigterm(&launcher) {
-            assert!(Instant::now() < deadline, "no handler");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        std::thread::sleep(wait);
-        kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
-        let output = launcher.wait_with_output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(75), "{stderr}");
-        assert!(stderr.contains("exit code 75"), "{stderr}");
+        let log = folder.sibling("log");
+        let mut launcher = start_logged(train(&folder, &["--grace", "60s"], &[]), &log);
+        let messages = || std::fs::read_to_string(&log).unwrap();
+        let pid = launcher.pid();
+        launcher.poll_while(|| !handles_sigterm(pid) || !messages().contains(said));
+        kill_process(pid, Signal::TERM).unwrap();
+        assert_eq!(launcher.wait(), Some(75), "{}", messages());
+        assert!(messages().contains("exit code 75"), "{}", messages());
     }
+}
+
+/// Step of the newest checkpoint by the file of the first attempt, which may not be there yet.
+fn committed_step(folder: &Folder) -> Option<u64> {
+    let attempt = std::fs::read(folder.path().join("attempts/001.json")).ok()?;
+    let attempt: serde_json::Value = serde_json::from_slice(&attempt).ok()?;
+    attempt["committed_step"].as_u64()
 }
 
 /// Step 3 sleeps for an hour.
@@ -102,21 +110,15 @@ fn a_second_signal_kills_ranks_and_says_what_is_lost() {
     let folder = Folder::new();
     let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
     let hang = [&saves[..], &["--inject", "hang@step=3,rank=0"]].concat();
-    let mut command = train(&folder, &["--grace", "1h"], &hang);
-    let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let saved = folder.path().join("checkpoints/LATEST");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !saved.exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    for _ in 0..2 {
-        kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    let output = launcher.wait_with_output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("stop requested (SIGTERM): finishes step 3"), "{stderr}");
+    let log = folder.sibling("log");
+    let mut launcher = start_logged(train(&folder, &["--grace", "1h"], &hang), &log);
+    let messages = || std::fs::read_to_string(&log).unwrap();
+    launcher.poll_while(|| committed_step(&folder) != Some(2));
+    kill_process(launcher.pid(), Signal::TERM).unwrap();
+    launcher.poll_while(|| !messages().contains("stop requested (SIGTERM): finishes step 3"));
+    kill_process(launcher.pid(), Signal::TERM).unwrap();
+    assert_eq!(launcher.wait(), Some(130), "{}", messages());
+    let stderr = messages();
     let lost = "killed on a second request to stop: the steps after 2, the newest checkpoint, are";
     assert!(stderr.contains(lost), "{stderr}");
     assert_eq!(folder.record()["exit_code"], 130, "{stderr}");
@@ -204,7 +206,7 @@ fn what_a_login_prints_is_not_of_the_agent() {
         std::fs::write(&ssh, SSH).unwrap();
         std::fs::set_permissions(&ssh, Permissions::from_mode(0o755)).unwrap();
         std::fs::write(&hosts, "me@192.0.2.1 slots = 2\n").unwrap();
-        let flags = ["--hostfile", &text(&hosts), "--wait", "8s"];
+        let flags = ["--hostfile", &text(&hosts), "--wait", "60s"];
         let mut command = train(&folder, &flags, &["--steps", "5"]);
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", text(ssh.parent().unwrap())));
@@ -229,7 +231,7 @@ fn launches_at_the_same_time_share_no_session_folder() {
     let start = |_| {
         let mut command = supervise(&[], &comm);
         command.env("TMPDIR", temporary.path());
-        std::thread::spawn(|| launched(command))
+        std::thread::spawn(|| finish_waiting(command))
     };
     let all: Vec<_> = (0..4).map(start).collect();
     for finished in all {

@@ -1,11 +1,9 @@
 //! Launcher connections that end although the workers are there.
 
-use std::time::Duration;
-
 use crate::job::Job;
 use crate::operator::worker_name;
 use crate::process;
-use crate::success::{JOB, undisturbed_fingerprint};
+use crate::success::undisturbed_fingerprint;
 use crate::training::{WORKER, launch};
 
 /// Ends connections as a short failure of the launcher's network does: ranks do not notice.
@@ -19,7 +17,7 @@ fn a_connection_that_ends_is_made_again() {
     let connections = job.launcher().running("ssh", "'agent'");
     assert_eq!(connections.len(), 2, "{connections:?}");
     connections.iter().for_each(|connection| process::signal("KILL", connection.id));
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     for worker in [0, 1] {
         job.expect_sentence(&["connected to", &worker_name(worker), "again"]);
     }
@@ -37,9 +35,9 @@ fn a_launcher_that_is_to_go_while_ranks_start_stops_in_order() {
     job.start_launcher(&launch(&[], &[]));
     job.wait_for_mpirun();
     job.launcher().terminate();
-    job.expect_exit(75, Duration::from_secs(40));
+    job.expect_exit(75);
     job.expect_no_rank();
     job.start_launcher(&launch(&[], &[]));
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     assert_eq!(job.record()["fingerprint"], *undisturbed_fingerprint());
 }

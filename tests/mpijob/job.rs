@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -29,12 +28,6 @@ pub(crate) struct Job {
     names: Names,
     folder: tempfile::TempDir,
 }
-
-/// Longest time for which ranks may survive their launcher.
-const SURVIVAL: Duration = Duration::from_secs(40);
-
-/// Longest time until a run has committed its first checkpoint.
-const COMMIT: Duration = Duration::from_secs(120);
 
 /// Command of the workers' sshd in the operator's image, with the port and key of the job.
 pub(crate) const PLAIN_SSHD: [&str; 10] = [
@@ -172,7 +165,7 @@ impl Job {
     #[track_caller]
     pub(crate) fn wait_for_checkpoint(&self) {
         let has_committed = || self.checkpoints().any(|path| path.join("MANIFEST.json").exists());
-        wait_until(COMMIT, has_committed, || format!("no checkpoint: {}", self.output()));
+        wait_until(has_committed, || format!("no checkpoint: {}", self.output()));
     }
 
     /// Waits until the launcher has started `mpirun`, whose ranks are not started yet.
@@ -180,7 +173,7 @@ impl Job {
     pub(crate) fn wait_for_mpirun(&self) {
         let launcher = self.launcher.as_ref().unwrap();
         let has_started = || !launcher.running("mpirun", "--hostfile").is_empty();
-        wait_until(COMMIT, has_started, || format!("no mpirun: {}", self.output()));
+        wait_until(has_started, || format!("no mpirun: {}", self.output()));
     }
 
     /// The folders of checkpoints of the run that all pods see.
@@ -192,8 +185,8 @@ impl Job {
 
     /// Waits for the exit code of the launcher, which must be this.
     #[track_caller]
-    pub(crate) fn expect_exit(&mut self, code: i32, within: Duration) {
-        let found = self.launcher().exit_code_within(within);
+    pub(crate) fn expect_exit(&mut self, code: i32) {
+        let found = self.launcher().exit_code();
         assert_eq!(found, code, "{}", self.output());
     }
 
@@ -201,7 +194,7 @@ impl Job {
     #[track_caller]
     pub(crate) fn expect_no_rank(&self) {
         let survivors = || format!("{:#?} survive:\n{}", self.ranks(), self.output());
-        wait_until(SURVIVAL, || self.ranks().is_empty(), survivors);
+        wait_until(|| self.ranks().is_empty(), survivors);
     }
 
     /// Fails unless the launcher has printed all of these in one line.

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::job::{Job, PLAIN_SSHD};
 use crate::mpi;
 use crate::process::Process;
-use crate::success::{JOB, hosts};
+use crate::success::hosts;
 use crate::training::TRAIN;
 
 /// Open MPI 5 reads none of the variables that the operator sets, and starts all ranks on the
@@ -24,14 +24,14 @@ fn trains_on_both_workers(mut job: Job) {
     job.wait_for_checkpoint();
     let ranks = job.ranks();
     assert!(ranks.len() == 2 && ranks.iter().all(Process::is_restricted), "{ranks:#?}");
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     let record = job.record();
     assert_eq!(record["status"], "complete");
     assert_eq!(hosts(&record), [&json!("train-worker-0"), &json!("train-worker-1")]);
 }
 
 fn is_refused(mut job: Job) {
-    job.expect_exit(3, JOB);
+    job.expect_exit(3);
     job.expect_sentence(&["this rank runs on the launcher, train-launcher", "yardstick launch"]);
     assert!(!job.results().exists(), "nothing was run");
 }

@@ -3,12 +3,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::image::{HOME, USER};
 use crate::network::Port;
 use crate::process::{self, Process};
-use crate::wait::wait_until;
+use crate::wait::{LIMIT, wait_until};
 use support::Running;
 
 /// Specification of a pod.
@@ -51,9 +51,6 @@ pub(crate) struct Pod {
     running: Running,
 }
 
-/// Longest time in which a process starts, ends after a SIGKILL, or ends with its pod.
-const SOON: Duration = Duration::from_secs(30);
-
 /// Without capabilities and without a way to get any. It dies with the test.
 const RESTRICTED: [&str; 6] = [
     "--clear-groups",
@@ -92,16 +89,16 @@ impl Pod {
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         process::signal("KILL", self.first_process().id);
-        self.exit_code_within(SOON);
+        self.exit_code();
     }
 
     /// Waits for the exit code of its first process.
     #[track_caller]
-    pub(crate) fn exit_code_within(&mut self, limit: Duration) -> i32 {
-        let deadline = Instant::now() + limit;
+    pub(crate) fn exit_code(&mut self) -> i32 {
+        let deadline = Instant::now() + LIMIT;
         let Self { name, log, running, .. } = self;
         let code = running.poll_until_exit(|_| {
-            assert!(Instant::now() < deadline, "{name} runs after {limit:?}:\n{}", read(log));
+            assert!(Instant::now() < deadline, "{name} runs after {LIMIT:?}:\n{}", read(log));
         });
         code.unwrap_or(-1)
     }
@@ -114,9 +111,7 @@ impl Pod {
             let listening = ["netns", "exec", &self.port.namespace, "ss", "-Htln", &filter];
             !Command::new("ip").args(listening).output().unwrap().stdout.is_empty()
         };
-        wait_until(SOON, is_open, || {
-            format!("{} has no port {port}: {}", self.name, self.output())
-        });
+        wait_until(is_open, || format!("{} has no port {port}: {}", self.name, self.output()));
     }
 
     /// Returns its processes that are ranks.

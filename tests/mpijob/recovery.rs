@@ -4,15 +4,19 @@ use serde_json::json;
 
 use crate::job::Job;
 use crate::operator::worker_name;
-use crate::success::{JOB, hosts, undisturbed_fingerprint};
-use crate::training::{WORKER, launch};
+use crate::success::{hosts, undisturbed_fingerprint};
+use crate::training::{IMPATIENT, WORKER, launch};
+
+fn launch_again<'a>(train: &[&'a str]) -> Vec<&'a str> {
+    launch(&[&["--restarts", "1"], &IMPATIENT[..]].concat(), train)
+}
 
 /// Starts a job with these workers, two of which it uses. It is training when this returns.
 #[track_caller]
 fn start(workers: usize) -> Job {
     let mut job = Job::new(workers);
     job.start_workers(&WORKER);
-    job.start_launcher(&launch(&["--restarts", "1"], &[]));
+    job.start_launcher(&launch_again(&[]));
     job.wait_for_checkpoint();
     job
 }
@@ -20,7 +24,7 @@ fn start(workers: usize) -> Job {
 /// The launcher ends with 0 after a second attempt, and on these workers.
 #[track_caller]
 fn expect_recovery(mut job: Job, workers: [usize; 2]) {
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     job.expect_no_rank();
     let record = job.record();
     assert_eq!(record["status"], "complete");
@@ -68,7 +72,7 @@ fn a_spare_worker_takes_the_place_of_one_that_computes_wrong() {
     let second = ["--inject", "flip@step=32,rank=1,where=gradient"];
     let always = ["--set", "sdc.recompute_every_steps=1"];
     let train = [first, second, always].concat();
-    job.start_launcher(&launch(&["--restarts", "1"], &train));
+    job.start_launcher(&launch_again(&train));
     expect_recovery(job, [0, 2]);
 }
 
@@ -83,8 +87,8 @@ fn a_spare_worker_takes_the_place_of_one_with_a_slow_rank() {
     let blocks = ["--set", "telemetry.straggler_block_steps=1"];
     let chance = ["--set", "telemetry.straggler_false_per_1000h=100000"];
     let train = [slow, killed, blocks, chance].concat();
-    job.start_launcher(&launch(&["--restarts", "1"], &train));
-    job.expect_exit(0, JOB);
+    job.start_launcher(&launch_again(&train));
+    job.expect_exit(0);
     assert!(job.output().contains("a rank on it was slow"), "{}", job.output());
     let [first, second] = [0, 2].map(|worker| json!(worker_name(worker)));
     assert_eq!(hosts(&job.record()), [&first, &second]);

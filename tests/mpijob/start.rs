@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use crate::job::Job;
 use crate::operator::{host, worker_name};
-use crate::success::{JOB, undisturbed_fingerprint};
-use crate::training::{WORKER, launch};
+use crate::success::undisturbed_fingerprint;
+use crate::training::{IMPATIENT, WORKER, launch};
 
 /// Delay of late workers.
-const LATE: Duration = Duration::from_secs(5);
+const LATE: Duration = Duration::from_secs(2);
 
 /// One worker is known to DNS already, the other is not.
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
 fn late_workers_are_waited_for() {
     let mut job = Job::new(2);
-    job.start_worker(0, &["sh", "-c", "sleep 5; exec yardstick worker"]);
+    job.start_worker(0, &["sh", "-c", "sleep 2; exec yardstick worker"]);
     job.start_launcher(&launch(&[], &[]));
     std::thread::sleep(LATE);
     job.start_worker(1, &WORKER);
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     assert_eq!(job.record()["fingerprint"], *undisturbed_fingerprint());
 }
 
@@ -30,9 +30,10 @@ fn late_workers_are_waited_for() {
 fn a_worker_that_never_comes_is_named() {
     let mut job = Job::new(2);
     job.start_worker(0, &WORKER);
-    job.start_launcher(&launch(&["--wait", "6s"], &[]));
-    job.expect_exit(3, Duration::from_secs(15));
-    job.expect_sentence(&["expected 2 hosts, found 1 after 6 s", &host(&worker_name(1))]);
+    job.wait_for_ssh();
+    job.start_launcher(&launch(&["--wait", "3s"], &[]));
+    job.expect_exit(3);
+    job.expect_sentence(&["expected 2 hosts, found 1 after 3 s", &host(&worker_name(1))]);
     assert!(!job.results().exists(), "nothing was run");
 }
 
@@ -53,14 +54,14 @@ fn leftovers(job: &Job, worker: usize) -> Vec<PathBuf> {
 fn what_a_killed_daemon_has_left_does_no_harm() {
     let mut job = Job::new(2);
     job.start_workers(&WORKER);
-    job.start_launcher(&launch(&[], &[]));
+    job.start_launcher(&launch(&IMPATIENT, &[]));
     job.wait_for_checkpoint();
     job.worker(1).kill();
-    job.expect_exit(5, JOB);
+    job.expect_exit(5);
     assert!(!leftovers(&job, 1).is_empty(), "Open MPI has other names for its folders now");
     job.start_worker(1, &WORKER);
     job.start_launcher(&launch(&[], &[]));
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     assert_eq!(job.record()["fingerprint"], *undisturbed_fingerprint());
     assert_eq!(leftovers(&job, 1), [] as [PathBuf; 0]);
 }
@@ -72,7 +73,7 @@ fn two_names_of_one_worker_are_refused() {
     job.start_worker(0, &WORKER);
     job.give_second_name(0, 1);
     job.start_launcher(&launch(&[], &[]));
-    job.expect_exit(3, Duration::from_secs(15));
+    job.expect_exit(3);
     job.expect_sentence(&[
         "expected different hosts",
         &host(&worker_name(0)),
@@ -92,7 +93,7 @@ fn another_world_than_the_host_file_s_is_refused() {
     ] {
         let train = ["--", "train", "--out", "/results/run"];
         job.start_launcher(&[&["yardstick", "launch"], &flags[..], &train].concat());
-        job.expect_exit(3, Duration::from_secs(10));
+        job.expect_exit(3);
         job.expect_sentence(&[sentence]);
     }
     assert!(!job.results().exists(), "nothing was run");

@@ -1,13 +1,8 @@
 //! Jobs that are asked to stop: they save, and resume later.
 
-use std::time::Duration;
-
 use crate::job::Job;
-use crate::success::{JOB, undisturbed_fingerprint};
+use crate::success::undisturbed_fingerprint;
 use crate::training::{WORKER, launch};
-
-/// Longest time in which ranks save and end.
-const STOP: Duration = Duration::from_secs(30);
 
 fn start() -> Job {
     let mut job = Job::new(2);
@@ -20,14 +15,14 @@ fn start() -> Job {
 /// Checks that all ranks have saved, and that the same launch resumes from there.
 #[track_caller]
 fn expect_stop_and_go_on(mut job: Job, mend: impl FnOnce(&mut Job)) {
-    job.expect_exit(75, STOP);
+    job.expect_exit(75);
     job.expect_no_rank();
     let record = job.record();
     assert_eq!(record["status"], "stopped");
     let last_step = record["attempts"][0]["last_step"].clone();
     mend(&mut job);
     job.start_launcher(&launch(&[], &[]));
-    job.expect_exit(0, JOB);
+    job.expect_exit(0);
     let record = job.record();
     assert_eq!(record["attempts"][1]["resumed_after_step"], last_step);
     assert_eq!(record["fingerprint"], *undisturbed_fingerprint());
@@ -39,7 +34,7 @@ fn expect_stop_and_go_on(mut job: Job, mend: impl FnOnce(&mut Job)) {
 fn a_drained_worker_lets_all_ranks_save() {
     let mut job = start();
     job.worker(1).terminate();
-    let code = job.worker(1).exit_code_within(STOP);
+    let code = job.worker(1).exit_code();
     assert_eq!(code, 0, "{}", job.output());
     expect_stop_and_go_on(job, |job| job.replace_worker(1, &WORKER));
 }

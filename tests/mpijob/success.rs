@@ -1,7 +1,6 @@
 //! Job without a fault.
 
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -9,9 +8,6 @@ use crate::job::{Job, node_name};
 use crate::operator::worker_name;
 use crate::process::Process;
 use crate::training::{WORKER, launch};
-
-/// Longest time of an undisturbed job, from its launcher's start on.
-pub(crate) const JOB: Duration = Duration::from_secs(60);
 
 /// Results of an undisturbed job.
 #[derive(Debug)]
@@ -35,7 +31,7 @@ fn undisturbed() -> &'static Undisturbed {
         let pods = ranks.iter().map(|rank| value(rank, "POD_NAME")).collect();
         let nodes = ranks.iter().map(|rank| value(rank, "NODE_NAME")).collect();
         assert!(ranks.iter().all(Process::is_restricted), "{ranks:#?}");
-        job.expect_exit(0, JOB);
+        job.expect_exit(0);
         job.expect_no_rank();
         Undisturbed { record: job.record(), pods, nodes }
     })

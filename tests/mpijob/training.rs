@@ -17,13 +17,16 @@ pub(crate) const TRAIN: [&str; 15] = [
     "--checkpoint-every",
     "5steps",
     "--deadline",
-    "15s",
+    "5s",
     "--set",
     "telemetry.matmul_probe=0s",
 ];
 
 /// First process of a worker pod.
 pub(crate) const WORKER: [&str; 2] = ["yardstick", "worker"];
+
+/// Flags of a launch that loses a host or a rank, for which it waits not so long.
+pub(crate) const IMPATIENT: [&str; 2] = ["--patience-percent", "40"];
 
 /// First process of the launcher pod: one rank on each of two workers.
 pub(crate) fn launch<'a>(flags: &[&'a str], train: &[&'a str]) -> Vec<&'a str> {

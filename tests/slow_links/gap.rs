@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::nodes::{Nodes, SLOW_RATE_BITS};
 use crate::quota::Quota;
-use support::{Folder, GapGrowth, StepGap, assert_gap_grows_as_planted, finish, text, yardstick};
+use support::{
+    Folder, GapGrowth, PROBE, StepGap, assert_gap_grows_as_planted, finish, text, yardstick,
+};
 
 /// Rate of links that cost next to nothing.
 const FAST_RATE_BITS: u64 = 1_000_000_000;
@@ -60,7 +62,7 @@ fn train_with(folder: &Folder, quota: Option<&Quota>) -> StepGap {
     let out = folder.text();
     let sizes = ["--set", "batch.global_sequences=64", "--steps", "2", "--profile-step", "2"];
     let train = ["train", "--out", &out, "--threads", "1"];
-    let command = yardstick(&[&train[..], &sizes].concat());
+    let command = yardstick(&[&train[..], &sizes, &PROBE].concat());
     let command = match quota {
         Some(quota) => quota.limit(&command),
         None => command,

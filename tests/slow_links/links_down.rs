@@ -16,7 +16,7 @@ fn lose_a_link(count: usize) -> (Value, String) {
     let nodes = Nodes::new(count);
     let folder = Folder::new();
     let out = folder.text();
-    let settings = ["--set", "collectives.deadline=6s", "--set", "telemetry.matmul_probe=0s"];
+    let settings = ["--set", "collectives.deadline=3s", "--set", "telemetry.matmul_probe=0s"];
     let train = ["train", "--out", &out, "--threads", "1"];
     let mut command = nodes.mpirun(&[&train[..], &settings].concat());
     let log = File::create(folder.sibling("log")).unwrap();

@@ -18,13 +18,14 @@ pub fn command() -> Command {
 }
 
 /// Sets the variables with which a launcher starts more ranks than cores, as root, beside other
-/// launchers. Each library reads its own.
+/// launchers, and with which ranks that wait leave the cores to others. Each library reads its own.
 pub fn set_environment(command: &mut Command) {
     for prefix in ["OMPI", "PRTE"] {
         command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT"), "1");
         command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"), "1");
     }
     command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     command.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
     command.env("TMPDIR", session_folder());
 }

@@ -15,6 +15,7 @@ pub mod s3;
 mod s3_faults;
 mod schema;
 pub mod seccomp;
+mod slots;
 mod variant;
 pub mod versitygw;
 
@@ -22,8 +23,9 @@ pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries,
 pub use gap::{GapGrowth, StepGap, assert_gap_grows_as_planted};
 pub use nodes::{add_node, mpirun_on_nodes};
 pub use process::{
-    EachRank, Finished, ResidentBytes, Running, delay_streams, finish, launch, library_of, mpirun,
-    mpirun_test, on_each_rank, resident_bytes, run, supervise, yardstick,
+    EachRank, Finished, PROBE, ResidentBytes, Running, delay_streams, finish, finish_waiting,
+    launch, library_of, mpirun, mpirun_test, on_each_rank, resident_bytes, run, supervise,
+    yardstick,
 };
 pub use profile::profile_row;
 pub use schema::expect_valid;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use crate::launcher;
+use crate::slots::Slots;
 
 /// Longest time that a command of a test may take: far above what any takes, also where a busy
 /// machine stalls its storage for minutes.
@@ -68,17 +69,31 @@ fn program() -> PathBuf {
     test.parent().and_then(Path::parent).unwrap().join("yardstick")
 }
 
+/// Flags of a test that needs the matmul rate, which others do not measure: that takes a quarter of
+/// a short run.
+pub const PROBE: [&str; 2] = ["--set", "telemetry.matmul_probe=250ms"];
+
+const NO_PROBE: [&str; 2] = ["--set", "telemetry.matmul_probe=0s"];
+
+/// Adds arguments of the binary under test.
+fn add_arguments(command: &mut Command, arguments: &[&str]) {
+    match arguments {
+        ["train", flags @ ..] => command.arg("train").args(NO_PROBE).args(flags),
+        _ => command.args(arguments),
+    };
+}
+
 /// The binary under test, with arguments.
 pub fn yardstick(arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
-    command.args(arguments);
+    add_arguments(&mut command, arguments);
     command
 }
 
 /// The binary under test on `ranks` ranks of this machine.
 pub fn mpirun(ranks: usize, arguments: &[&str]) -> Command {
     let mut command = launch(ranks, program());
-    command.args(arguments);
+    add_arguments(&mut command, arguments);
     command
 }
 
@@ -112,7 +127,8 @@ pub fn supervise(flags: &[&str], launched: &[&str]) -> Command {
     if !flags.contains(&"--ranks-per-node") {
         command.args(["--ranks-per-node", "2"]);
     }
-    command.args(flags).arg("--").args(launched);
+    command.args(flags).arg("--");
+    add_arguments(&mut command, launched);
     launcher::set_environment(&mut command);
     command
 }
@@ -123,6 +139,7 @@ pub fn supervise(flags: &[&str], launched: &[&str]) -> Command {
 pub struct Running {
     child: Child,
     start: Instant,
+    slots: Slots,
 }
 
 impl Running {
@@ -133,12 +150,24 @@ impl Running {
         Self::spawn(command)
     }
 
-    /// Starts a command in its own process group, with the input and output that it specifies.
+    /// Starts a command in its own process group, with the input and output that it specifies, as
+    /// soon as there are slots for its ranks.
     #[track_caller]
-    pub fn spawn(mut command: Command) -> Self {
+    pub fn spawn(command: Command) -> Self {
+        let slots = Slots::acquire(rank_count(&command));
+        Self::spawn_with(slots, command)
+    }
+
+    #[track_caller]
+    fn spawn_with(slots: Slots, mut command: Command) -> Self {
         let child = command.process_group(0).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Self { child, start: Instant::now() }
+        Self { child, start: Instant::now(), slots }
+    }
+
+    /// Gives its slots to other commands: it waits from now on.
+    pub fn release_slots(&mut self) {
+        self.slots = Slots::default();
     }
 
     /// Its process id.
@@ -175,6 +204,7 @@ impl Running {
         while self.start.elapsed() < TIMEOUT {
             poll(self.child.id());
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.release_slots();
                 return Some(status.code());
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -192,11 +222,33 @@ impl Drop for Running {
     }
 }
 
+/// Number of ranks of a command that trains or runs under `mpirun`; 0 for others, which compute
+/// little.
+fn rank_count(command: &Command) -> usize {
+    let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap_or("")).collect();
+    let counts = words.windows(2).filter(|pair| ["-np", "--ranks-per-node"].contains(&pair[0]));
+    let ranks = counts.map(|pair| pair[1].parse::<usize>().unwrap_or(1)).sum::<usize>();
+    let trains = words.first().is_some_and(|word| ["train", "bench"].contains(word));
+    ranks.max(usize::from(trains))
+}
+
 /// Runs a command to its end; fails the test after `TIMEOUT`, with what it has written so far.
 #[track_caller]
-pub fn finish(mut command: Command) -> Finished {
+pub fn finish(command: Command) -> Finished {
+    let slots = Slots::acquire(rank_count(&command));
+    finish_with(slots, command)
+}
+
+/// The same for a command that mostly waits: it takes no slots.
+#[track_caller]
+pub fn finish_waiting(command: Command) -> Finished {
+    finish_with(Slots::default(), command)
+}
+
+#[track_caller]
+fn finish_with(slots: Slots, mut command: Command) -> Finished {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Running::spawn(command);
+    let mut running = Running::spawn_with(slots, command);
     let collect = |pipe: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -229,7 +281,7 @@ pub struct EachRank {
 }
 
 /// Runs `yardstick` on some ranks. Because a launcher kills all ranks when one has failed, each
-/// waits for the exit codes of the others.
+/// waits for the exit codes of the others. Takes no slots.
 #[track_caller]
 pub fn on_each_rank(ranks: usize, arguments: &[&str], variables: &[(&str, &OsStr)]) -> EachRank {
     let folder = tempfile::tempdir().unwrap();
@@ -239,9 +291,10 @@ pub fn on_each_rank(ranks: usize, arguments: &[&str], variables: &[(&str, &OsStr
         for _ in $(seq 300); do [ "$(wc -l <"$codes")" = "$ranks" ] && break; sleep 0.1; done"#;
     let mut command = launch(ranks, "sh");
     command.args(["-c", script, "sh", &ranks.to_string()]).arg(&codes);
-    command.arg(program()).args(arguments);
+    command.arg(program());
+    add_arguments(&mut command, arguments);
     command.envs(variables.iter().copied());
-    let finished = finish(command);
+    let finished = finish_waiting(command);
     EachRank { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
 }
 

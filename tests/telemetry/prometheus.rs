@@ -50,11 +50,11 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Starts a Prometheus that scrapes a port twice a second.
+/// Starts a Prometheus that scrapes a port five times a second.
 fn prometheus(folder: &Path, scraped: u16, own: u16) -> Server {
     let file = folder.join("prometheus.yml");
     let configuration = format!(
-        "global:\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\nscrape_configs:\n  \
+        "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\nscrape_configs:\n  \
          - job_name: yardstick\n    static_configs:\n      - targets: ['127.0.0.1:{scraped}']\n"
     );
     fs::write(&file, configuration).unwrap();
@@ -100,16 +100,15 @@ fn prometheus_answers_questions_about_both_ranks() {
     let (endpoint, server) = (free_port(), free_port());
     let _server = prometheus(Path::new(&folder.sibling("")), endpoint, server);
     let address = format!("127.0.0.1:{endpoint}");
-    // Long enough also where steps are fast.
-    let long = ["--set", "telemetry.prometheus_linger=6s", "--set", "schedule.steps=400"];
-    let linger = [&long[..], &["--checkpoint-every", "50steps"]].concat();
+    let linger = ["--set", "telemetry.prometheus_linger=1h", "--set", "schedule.steps=100"];
+    let linger = [&linger[..], &["--checkpoint-every", "50steps"]].concat();
     let out = folder.text();
     let flags = ["train", "--out", &out, "--prometheus", &address];
-    let mut training = Running::start(mpirun(2, &[&flags[..], &linger].concat()));
+    let training = Running::start(mpirun(2, &[&flags[..], &linger].concat()));
     until("both ranks", || query(server, "count(yardstick_step)").filter(|count| *count == 2.0));
-    let rate = "sum by (rank) (rate(yardstick_tokens_total{rank=\"1\"}[3s]))";
+    let rate = "sum by (rank) (rate(yardstick_tokens_total{rank=\"1\"}[1m]))";
     until("tokens", || query(server, rate).filter(|rate| *rate > 1_000.0));
-    let median = "histogram_quantile(0.5, rate(yardstick_step_duration_seconds_bucket[3s]))";
+    let median = "histogram_quantile(0.5, rate(yardstick_step_duration_seconds_bucket[1m]))";
     until("step time", || query(server, median).filter(|seconds| (0.001..5.0).contains(seconds)));
     let phases = "count(yardstick_phase_duration_seconds_count{rank=\"0\"})";
     // A scrape that is too late leaves no value until the next one.
@@ -118,12 +117,21 @@ fn prometheus_answers_questions_about_both_ranks() {
     let info = "yardstick_run_info{workload=\"smoke\",attempt=\"1\"}";
     until("info", || query(server, info).filter(|value| *value == 1.0));
     // In the linger, when all steps are done.
-    let last = |text: &String| text.contains("yardstick_step{rank=\"1\"} 400");
+    let last = |text: &String| text.contains("yardstick_step{rank=\"1\"} 100");
     let text = until("the last step", || http_get(endpoint, "/metrics").filter(last));
     assert_eq!(complaints(&text), "");
-    assert!(text.contains("yardstick_steps_total{rank=\"0\"} 400"), "{text}");
+    assert!(text.contains("yardstick_steps_total{rank=\"0\"} 100"), "{text}");
     assert!(!text.contains("yardstick_lost_events_total{rank=\"0\"} 1"), "{text}");
-    assert_eq!(training.wait(), Some(0));
+    drop(training);
+}
+
+#[test]
+fn a_run_ends_after_its_linger() {
+    let folder = Folder::new();
+    let flags = ["--steps", "2", "--prometheus", "127.0.0.1:0"];
+    let start = Instant::now();
+    folder.train(&[&flags[..], &["--set", "telemetry.prometheus_linger=2s"]].concat()).expect(0);
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 #[test]

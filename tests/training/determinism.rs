@@ -182,7 +182,7 @@ fn the_candle_engine_has_the_same_losses() {
 #[test]
 fn measured_utilisation_is_a_share() {
     let folder = Folder::new();
-    folder.train_on(2, &["--steps", "20"]).expect(0);
+    folder.train_on(2, &[&["--steps", "20"], &support::PROBE[..]].concat()).expect(0);
     let causal = folder.record()["mfu_measured"]["causal"].as_f64().unwrap();
     assert!(causal > 0.0 && causal <= 1.0, "{causal}");
 }

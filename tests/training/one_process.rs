@@ -8,7 +8,7 @@ use support::{Finished, Folder, LossBits, Running, expect_valid, finish, run, te
 #[test]
 fn smoke_learns_and_writes_a_record() {
     let folder = Folder::new();
-    folder.train(&["--steps", "60"]).expect(0);
+    folder.train(&[&["--steps", "60"], &support::PROBE[..]].concat()).expect(0);
     let record = folder.record();
     assert_eq!(record["status"], "complete");
     assert_eq!(record["exit_code"], 0);

@@ -140,14 +140,12 @@ fn lacks_one(nccl: &Nccl, device: &Cuda) {
         buffer.start(Operation::AllReduceSum, 0..LEN).unwrap();
         buffer.wait(&(0..LEN), soon(), |_| ()).unwrap();
     }
-    let start = Instant::now();
     let outcome = nccl.settle(timeout, &mut |_| ());
     if is_absent {
         outcome.unwrap();
         return std::thread::sleep(timeout + Duration::from_secs(5));
     }
     let error = outcome.unwrap_err();
-    assert!(start.elapsed() < timeout + Duration::from_secs(4), "{:?}", start.elapsed());
     let Error::Deadline { position, peers, bytes, .. } = &error else { panic!("{error}") };
     assert_eq!(*position, Some(Position { number: 3, of: 3 }));
     assert_eq!((&peers[..], *bytes), (&[nccl.world() - 1][..], 4 * LEN));

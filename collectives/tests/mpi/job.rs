@@ -2,16 +2,12 @@
 
 use std::fmt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use support::launcher;
+use support::{Running, launcher};
 use yardstick_collectives::Mpi;
 
 use crate::roles::{Role, Sharing};
-
-/// No job takes longer than this, whatever goes wrong.
-const LIMIT: Duration = Duration::from_secs(100);
 
 /// A job that is over.
 pub(crate) struct Job {
@@ -46,15 +42,12 @@ impl Job {
         sharing.set_in(&mut command);
         let file = std::fs::File::create(&log).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file);
-        let child = command.spawn().unwrap_or_else(|error| {
-            panic!("{command:?}: {error}; scripts/setup.sh installs Open MPI")
-        });
-        let status = wait(child);
+        let code = Running::spawn(command).wait();
         let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         Self {
-            success: status.is_some_and(|status| status.success()),
+            success: code == Some(0),
             outcomes: (0..world).map(|rank| read(&folder.path().join(rank.to_string()))).collect(),
-            output: format!("{status:?}\n{}", read(&log)),
+            output: format!("{code:?}\n{}", read(&log)),
         }
     }
 }
@@ -71,7 +64,6 @@ fn mpirun(role: Role) -> Command {
     let arguments = std::env::var("YARDSTICK_MPIRUN_ARGS").unwrap_or_default();
     command.args(arguments.split_whitespace());
     command.env("OMPI_MCA_hwloc_base_binding_policy", "none");
-    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     if role == Role::Survive {
         command.arg(if is_open_mpi() { "--enable-recovery" } else { "-disable-auto-cleanup" });
     }
@@ -80,19 +72,6 @@ fn mpirun(role: Role) -> Command {
 
 fn is_open_mpi() -> bool {
     Mpi::library_version().contains("Open MPI")
-}
-
-fn wait(mut child: Child) -> Option<ExitStatus> {
-    let start = Instant::now();
-    while start.elapsed() < LIMIT {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
 }
 
 /// Returns whether a process exists and is not just waiting to be reaped.

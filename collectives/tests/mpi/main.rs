@@ -10,8 +10,6 @@ mod allocations;
 mod job;
 mod roles;
 
-use std::time::{Duration, Instant};
-
 use job::Job;
 use roles::{Role, Sharing};
 use support::counting::Counting;
@@ -144,10 +142,8 @@ fn closing_alone_ends_at_its_deadline() {
 /// Launchers end the job when a rank is killed, by default; no process or file may be left over.
 #[test]
 fn a_killed_rank_ends_the_job() {
-    let start = Instant::now();
     let job = Job::run(2, Role::Killed);
     assert!(!job.success, "{job}");
-    assert!(start.elapsed() < Duration::from_secs(20), "{job}");
     for outcome in &job.outcomes {
         let pid = outcome.strip_prefix("pid ").unwrap_or_else(|| panic!("{job}"));
         assert!(!job::is_running(pid), "process {pid} is left over: {job}");

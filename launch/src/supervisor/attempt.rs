@@ -7,31 +7,21 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::evidence::{Judgement, Reader, STORAGE_TIMEOUT};
+use super::evidence::{Judgement, Reader};
 use super::fleet::{Change, Fleet};
 use super::mpirun::Running;
+use super::patience::Patience;
 use super::request::Request;
 use super::verdict::{Ended, RankEnded};
 use super::{ANSWER, Event};
 use crate::agent::ToAgent;
 
-/// Time for a host whose connection ended to answer again, plus an allowance per host, as all of
-/// them reconnect at the same time if the launcher was cut off.
-const CONFIRM: Duration = Duration::from_secs(3);
-const CONFIRM_OF_A_HOST: Duration = Duration::from_millis(20);
+/// Extra time per host to answer again, as all of them reconnect at the same time if the launcher
+/// was cut off.
+const RECONNECT_OF_A_HOST: Duration = Duration::from_millis(20);
 
 /// Interval of reconnection attempts.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// Time in which the other ranks end after the first rank of a successful run.
-const TOGETHER: Duration = Duration::from_secs(2);
-
-/// Time for `mpirun` to end after all ranks, so that it reports how they ended. After a rank fails,
-/// it waits for some seconds.
-const MPIRUN_END: Duration = Duration::from_secs(8);
-
-/// Time for ranks to record that a peer is lost.
-const LOSS_GRACE: Duration = Duration::from_secs(15);
 
 /// Timeout if there is nothing to wait for.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -228,7 +218,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
                 self.enter(Phase::Stopping);
             }
             Change::RankEnded { host, rank } if self.rank_ended.is_none() => {
-                self.rank_ended = Some((RankEnded { host, rank }, Instant::now() + TOGETHER));
+                let others_end_by = Instant::now() + self.request.patience.together;
+                self.rank_ended = Some((RankEnded { host, rank }, others_end_by));
             }
             Change::NoRanks { host } => {
                 self.occupied.retain(|other| *other != host);
@@ -250,7 +241,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             suspect.retry = Some(now + RETRY);
         } else if self.phase < Phase::Terminating && self.lost != Some(host) {
             let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
-            let until = now + CONFIRM + CONFIRM_OF_A_HOST * hosts;
+            let until = now + self.request.patience.reconnect + RECONNECT_OF_A_HOST * hosts;
             self.suspects.push(Suspect { host, until, retry: None });
             self.fleet.connect(host);
         }
@@ -282,7 +273,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     /// Limits the time of `mpirun` once all ranks have ended.
     fn end_if_empty(&mut self) {
         if self.occupied.is_empty() && self.phase < Phase::Terminating {
-            let time = if self.lost.is_some() { TOGETHER } else { MPIRUN_END };
+            let Patience { together, mpirun_end, .. } = self.request.patience;
+            let time = if self.lost.is_some() { together } else { mpirun_end };
             let soon = Instant::now() + time;
             self.until = Some(self.until.map_or(soon, |until| until.min(soon)));
         }
@@ -294,7 +286,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         let ask = || Question { answer: evidence.ask(|it| it.judge()), asked: Instant::now() };
         let Question { answer, asked } = self.question.get_or_insert_with(ask);
         let found = match answer.recv_timeout(ANSWER) {
-            Err(_) if asked.elapsed() < STORAGE_TIMEOUT => {
+            Err(_) if asked.elapsed() < evidence.timeout() => {
                 self.rank_ended = Some((ended, Instant::now() + ANSWER)); // and asks again
                 return;
             }
@@ -351,8 +343,11 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         self.until = match phase {
             Phase::Running => None,
             Phase::Stopping => Some(Instant::now() + self.request.grace),
-            Phase::Losing => Some(Instant::now() + LOSS_GRACE),
-            Phase::Terminating => Some(self.mpirun.terminate()),
+            Phase::Losing => Some(Instant::now() + self.request.patience.loss),
+            Phase::Terminating => {
+                self.mpirun.terminate();
+                Some(Instant::now() + self.request.patience.mpirun_termination)
+            }
             Phase::Killing => {
                 self.mpirun.kill();
                 None

@@ -31,15 +31,17 @@ pub trait Evidence {
 pub(super) struct Reader {
     questions: Sender<Question>,
     place: String,
+    timeout: Duration,
 }
 
 type Question = Box<dyn FnOnce(&mut dyn Evidence) + Send>;
 
-/// Time for storage to answer once an attempt has ended.
-pub(super) const STORAGE_TIMEOUT: Duration = Duration::from_secs(20);
-
 impl Reader {
-    pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Result<Self, Error> {
+    /// `timeout` is the time for storage to answer once an attempt has ended.
+    pub(super) fn new(
+        mut evidence: impl Evidence + Send + 'static,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let place = evidence.place();
         let (questions, asked) = mpsc::channel::<Question>();
         // The thread is not joined: if storage hangs, it ends with the process. (Except where Linux
@@ -47,12 +49,17 @@ impl Reader {
         // the call.)
         let answer = move || asked.into_iter().for_each(|question| question(&mut evidence));
         threads::spawn("evidence", answer)?;
-        Ok(Self { questions, place })
+        Ok(Self { questions, place, timeout })
     }
 
     /// Returns the place of the evidence.
     pub(super) fn place(&self) -> &str {
         &self.place
+    }
+
+    /// Returns the time for storage to answer.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Asks without waiting for the answer. Questions are answered one after another.
@@ -70,7 +77,7 @@ impl Reader {
 
     /// Returns the record's state at the end of an attempt, or that storage did not answer in time.
     pub(super) fn judge(&self) -> Judgement {
-        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(STORAGE_TIMEOUT);
+        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(self.timeout);
         answer.unwrap_or_else(|_| Judgement {
             reason: Some(self.timeout_text()),
             ..Judgement::without_record(RunState::Unreadable)
@@ -80,11 +87,11 @@ impl Reader {
     /// Forwards to [`Evidence::explain`].
     pub(super) fn explain(&self, explanation: Explanation) -> Result<(), String> {
         let answer = self.ask(move |evidence| evidence.explain(&explanation));
-        answer.recv_timeout(STORAGE_TIMEOUT).unwrap_or_else(|_| Err(self.timeout_text()))
+        answer.recv_timeout(self.timeout).unwrap_or_else(|_| Err(self.timeout_text()))
     }
 
     fn timeout_text(&self) -> String {
-        let seconds = STORAGE_TIMEOUT.as_secs();
+        let seconds = self.timeout.as_secs();
         format!("{} has not answered for {seconds} s: is storage hung?", self.place)
     }
 }

@@ -14,18 +14,9 @@ use crate::error::Error;
 /// Time until a host that did not answer is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Timeout of a connection until the agent identifies itself.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// Maximum number of simultaneous connection attempts: with hundreds, the handshakes on the
-/// launcher's cores would take longer than [`HELLO_TIMEOUT`], and all would be given up.
+/// launcher's cores would take longer than [`Patience::hello`], and all would be given up.
 const CONNECTING_MAX: usize = 32;
-
-/// Extra time for hosts that are listed first.
-const PREFERENCE: Duration = Duration::from_secs(2);
-
-/// Time for hosts to report that no rank is left.
-const CLEAR_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Interval of messages that name the missing hosts.
 const PROGRESS: Duration = Duration::from_secs(30);
@@ -153,6 +144,7 @@ impl<'a> Fleet<'a> {
         deadline: Instant,
     ) -> Result<Gathered, Error> {
         let began = Instant::now();
+        let preference = self.request.patience.preference;
         self.take_all(events);
         let mut next_progress = began + PROGRESS;
         let mut enough_since = None;
@@ -165,7 +157,7 @@ impl<'a> Fleet<'a> {
                     return Err(self.missing());
                 }
                 let is_slow = chosen.iter().any(|&host| self.members[host].is_slow);
-                if are_first(&chosen) && !is_slow || since.elapsed() >= PREFERENCE {
+                if are_first(&chosen) && !is_slow || since.elapsed() >= preference {
                     self.report_chosen(&chosen, began);
                     return Ok(Gathered::Hosts(chosen));
                 }
@@ -277,7 +269,7 @@ impl<'a> Fleet<'a> {
     pub(super) fn connect(&mut self, host: usize) {
         let member = &mut self.members[host];
         member.generation += 1;
-        let until = Instant::now() + HELLO_TIMEOUT;
+        let until = Instant::now() + self.request.patience.hello;
         member.state = State::Connecting { session: None, until };
         session::connect(self.request, host, member.generation, self.events.clone());
     }
@@ -473,7 +465,7 @@ impl<'a> Fleet<'a> {
         let mut waiting = self.send(hosts, ToAgent::Kill);
         let mut lost: Vec<_> =
             hosts.iter().copied().filter(|host| !waiting.contains(host)).collect();
-        let deadline = Instant::now() + CLEAR_TIMEOUT;
+        let deadline = Instant::now() + self.request.patience.clear;
         while !waiting.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(event) = events.recv_timeout(left) else { break };

@@ -10,6 +10,7 @@ mod evidence;
 mod fleet;
 mod mpirun;
 mod own_folder;
+mod patience;
 mod request;
 mod session;
 mod transport;
@@ -33,6 +34,7 @@ use verdict::{Ended, Next};
 
 pub use evidence::{Evidence, Explanation, Judgement, Loss, RunState};
 pub use mpirun::LaunchTimes;
+pub use patience::Patience;
 pub use request::Request;
 pub use transport::Transport;
 
@@ -77,7 +79,7 @@ pub fn run(
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
     let fleet = Fleet::new(request, sender.clone(), report);
-    let evidence = Reader::new(evidence)?;
+    let evidence = Reader::new(evidence, request.patience.storage)?;
     Supervisor { request, mpirun, fleet, evidence, sender, events, report }.run()
 }
 

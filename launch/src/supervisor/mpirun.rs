@@ -10,7 +10,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
-use std::time::{Duration, Instant};
 
 use device::threads;
 use record::files::process_limits;
@@ -289,9 +288,6 @@ fn wait(mut child: Child, events: &Sender<Event>) {
     }
 }
 
-/// Time for `mpirun` to end after SIGTERM.
-const TERM_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// A running `mpirun`.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -301,10 +297,9 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Sends SIGTERM, and returns the deadline for it to end.
-    pub(super) fn terminate(&self) -> Instant {
+    /// Sends SIGTERM.
+    pub(super) fn terminate(&self) {
         let _ = kill_process(self.pid, Signal::TERM);
-        Instant::now() + TERM_TIMEOUT
     }
 
     /// Sends SIGKILL to `mpirun` and its connections.

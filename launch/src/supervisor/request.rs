@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::patience::Patience;
 use super::transport::Transport;
 use crate::error::Error;
 use crate::hostfile::Host;
@@ -27,6 +28,8 @@ pub struct Request {
     pub wait: Duration,
     /// Time for ranks to save and end after SIGTERM.
     pub grace: Duration,
+    /// Timeouts of hosts, ranks and storage.
+    pub patience: Patience,
     /// Maximum number of restarts after a loss.
     pub restarts: u32,
     /// Path of `mpirun`.

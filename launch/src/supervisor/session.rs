@@ -1,10 +1,10 @@
 //! The connection to a host's agent, whose silence means that the host is cut off.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
 
 use device::threads;
 use record::files::process_limits;
@@ -15,10 +15,9 @@ use super::Event;
 use super::request::Request;
 use crate::agent::{FromAgent, ToAgent, line};
 
-/// Maximum silence of a connection until the agent has identified itself, and after that: it sends
-/// something every other second.
-const HELLO_TIMEOUT_SECONDS: u32 = 20; // seconds
-const READ_TIMEOUT_SECONDS: u32 = 6; // seconds
+/// Maximum silence of a connection once the agent has identified itself: it sends something every
+/// other second.
+const SILENCE: Duration = Duration::from_secs(6);
 
 /// Event of a host's connection.
 #[derive(Debug)]
@@ -46,13 +45,14 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
     let place = request.hosts[host].clone();
     let program = request.program.clone();
     let arguments = [request.agent.clone(), request.id.clone()];
+    let hello = request.patience.hello;
     let report = move |what| {
         let _ = events.send(Event::Session(SessionEvent { host, generation, what }));
     };
     let refused = report.clone();
     let talk = move || {
         let text = match transport.command(&place, &program, &arguments) {
-            Ok(command) => run_session(command, &report),
+            Ok(command) => run_session(command, hello, &report),
             Err(text) => text,
         };
         report(SessionChange::Ended { text });
@@ -62,8 +62,9 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
     }
 }
 
-/// Serves the connection until it ends, and returns why.
-fn run_session(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
+/// Serves the connection until it ends, and returns why. `hello` is the time for the agent to
+/// identify itself.
+fn run_session(mut command: Command, hello: Duration, report: &dyn Fn(SessionChange)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (give, given) = mpsc::channel();
     let errors = move || given.recv().map(last_line).unwrap_or_default();
@@ -82,7 +83,9 @@ fn run_session(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
     let input = child.stdin.take().expect("piped");
     let pid = Pid::from_child(&child);
     report(SessionChange::Started { input, pid });
-    let silent = read_messages(child.stdout.take().expect("piped"), report).err();
+    let output = child.stdout.take().expect("piped");
+    let silent =
+        read_messages(TimedReader { input: output, has_input, timeout: hello }, report).err();
     if let Some(error) = silent.filter(|error| error.kind() == ErrorKind::TimedOut) {
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = child.wait();
@@ -92,14 +95,16 @@ fn run_session(mut command: Command, report: &dyn Fn(SessionChange)) -> String {
 }
 
 /// Reports the agent's messages, until it ends or is silent for too long.
-fn read_messages(output: impl Read + AsFd, report: &dyn Fn(SessionChange)) -> std::io::Result<()> {
-    let mut output =
-        BufReader::new(TimedReader { input: output, timeout_seconds: HELLO_TIMEOUT_SECONDS });
+fn read_messages<R: Read>(
+    output: TimedReader<R>,
+    report: &dyn Fn(SessionChange),
+) -> std::io::Result<()> {
+    let mut output = BufReader::new(output);
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line)? > 0 {
         // Other lines are output of login scripts, in any encoding.
         if let Ok(message) = serde_json::from_slice(&line) {
-            output.get_mut().timeout_seconds = READ_TIMEOUT_SECONDS;
+            output.get_mut().timeout = SILENCE;
             report(SessionChange::Received(message));
         }
         line.clear();
@@ -111,21 +116,27 @@ fn read_messages(output: impl Read + AsFd, report: &dyn Fn(SessionChange)) -> st
 /// open.
 struct TimedReader<R> {
     input: R,
-    /// Maximum silence in seconds in which this process ran: a process that was suspended, or had
+    /// Waits a second for input, and returns whether there is any.
+    has_input: fn(&R) -> std::io::Result<bool>,
+    /// Maximum silence, of seconds in which this process ran: a process that was suspended, or had
     /// no CPU time, has not heard the hosts either, and would give up all of them at once.
-    timeout_seconds: u32,
+    timeout: Duration,
 }
 
-impl<R: Read + AsFd> Read for TimedReader<R> {
+fn has_input(output: &ChildStdout) -> std::io::Result<bool> {
+    const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&SECOND))? > 0)
+}
+
+impl<R: Read> Read for TimedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-        for _ in 0..self.timeout_seconds {
-            let mut input = [PollFd::new(&self.input, PollFlags::IN)];
-            if poll(&mut input, Some(&SECOND))? > 0 {
+        let seconds = self.timeout.as_secs();
+        for _ in 0..seconds {
+            if (self.has_input)(&self.input)? {
                 return self.input.read(buffer);
             }
         }
-        let text = format!("it has not answered for {} s", self.timeout_seconds);
+        let text = format!("it has not answered for {seconds} s");
         Err(std::io::Error::new(ErrorKind::TimedOut, text))
     }
 }
@@ -171,28 +182,57 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use std::io::pipe;
-    use std::time::{Duration, Instant};
+    use std::cell::{Cell, RefCell};
+    use std::collections::VecDeque;
 
     use super::*;
 
+    /// What arrives in each second, from the first; nothing after the last.
+    struct Seconds {
+        left: RefCell<VecDeque<Vec<u8>>>,
+    }
+
+    impl Seconds {
+        fn has_input(&self) -> std::io::Result<bool> {
+            let mut left = self.left.borrow_mut();
+            let is_silent = left.front().is_none_or(Vec::is_empty);
+            if is_silent {
+                left.pop_front();
+            }
+            Ok(!is_silent)
+        }
+    }
+
+    impl Read for Seconds {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let arrived = self.left.borrow_mut().pop_front().unwrap_or_default();
+            (&arrived[..]).read(buffer)
+        }
+    }
+
     #[test]
     fn only_silence_ends_a_connection() {
-        let (output, mut agent) = pipe().unwrap();
-        let talk = std::thread::spawn(move || {
-            agent.write_all(b"Derni\xe8re connexion : hier\n").unwrap();
-            for _ in 0..4 {
-                agent.write_all(line(&FromAgent::Alive).as_bytes()).unwrap();
-                std::thread::sleep(Duration::from_secs(2));
-            }
-            agent // which stays open
-        });
-        let began = Instant::now();
-        let heard = std::cell::Cell::new(0);
-        let end = read_messages(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
-        assert_eq!((end.kind(), heard.get()), (ErrorKind::TimedOut, 4));
-        assert_eq!(end.to_string(), "it has not answered for 6 s");
-        assert!(began.elapsed() >= Duration::from_secs(12), "{:?}", began.elapsed());
-        drop(talk.join().unwrap());
+        let banner = b"Derni\xe8re connexion : hier\n".to_vec();
+        let alive = line(&FromAgent::Alive).into_bytes();
+        let after = |seconds, arrives: &Vec<u8>| {
+            let silence = std::iter::repeat_n(Vec::new(), seconds);
+            silence.chain([arrives.clone()]).collect::<Vec<_>>()
+        };
+        let hello = [after(19, &banner), after(19, &alive)].concat();
+        let cases = [
+            ([hello.clone(), after(5, &alive), after(5, &alive), after(6, &alive)].concat(), 3, 6),
+            ([after(19, &banner), after(20, &alive)].concat(), 0, 20),
+        ];
+        for (seconds, expected, silence) in cases {
+            let heard = Cell::new(0);
+            let output = TimedReader {
+                input: Seconds { left: RefCell::new(seconds.into()) },
+                has_input: Seconds::has_input,
+                timeout: Duration::from_secs(20),
+            };
+            let end = read_messages(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
+            assert_eq!((end.kind(), heard.get()), (ErrorKind::TimedOut, expected));
+            assert_eq!(end.to_string(), format!("it has not answered for {silence} s"));
+        }
     }
 }

@@ -260,6 +260,7 @@ mod tests {
             share_nodes: false,
             wait: Duration::from_secs(1),
             grace: Duration::from_secs(1),
+            patience: crate::supervisor::Patience::default(),
             restarts: 0,
             mpirun: "mpirun".into(),
             mpirun_arguments: Vec::new(),

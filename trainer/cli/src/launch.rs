@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use launch::hostfile::{Host, default_hostfile, read_hostfile};
 use launch::slurm::{Allocation, allocation};
-use launch::supervisor::{self, Ending, Request, Transport};
+use launch::supervisor::{self, Ending, Patience, Request, Transport};
 
 use super::log_file::LogFile;
 use super::{Arguments, Command, LogArguments, agent, say};
@@ -47,6 +47,9 @@ pub(super) struct Launch {
     /// terminationGracePeriodSeconds of the pod.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = duration::parse)]
     grace: Duration,
+    /// Percentage of the usual timeouts of hosts, ranks and storage, for tests.
+    #[arg(long, value_name = "N", default_value = "100", hide = true)]
+    patience_percent: u32,
     /// Maximum number of restarts after a host is lost or drained, or a rank is killed.
     #[arg(long, value_name = "N", default_value = "0")]
     restarts: u32,
@@ -114,6 +117,7 @@ impl Launch {
             share_nodes: self.share_nodes,
             wait: self.wait,
             grace: self.grace,
+            patience: Patience::percent(self.patience_percent),
             restarts: self.restarts,
             mpirun: self.mpirun,
             mpirun_arguments: self.mpirun_arg,

@@ -12,7 +12,7 @@ use crate::ranks::Ranks;
 use record::ExitCode;
 use record::text::list;
 
-/// Interval of answers.
+/// Longest interval of answers.
 const ANSWER_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest wait for ranks that is not reported.
@@ -80,7 +80,7 @@ impl Together<'_> {
         let mut is_reported = false;
         loop {
             if waiting.since.is_none() {
-                waiting.await_own_end(end);
+                waiting.await_own_end(end, ANSWER_EVERY.min(ranks.timeout / 4));
             }
             let own = Answer {
                 state: waiting.state,
@@ -132,8 +132,8 @@ impl Default for Waiting {
 
 impl Waiting {
     /// Waits for the end of its own work until the next answer is due.
-    fn await_own_end(&mut self, end: &Receiver<State>) {
-        self.state = match end.recv_timeout(ANSWER_EVERY) {
+    fn await_own_end(&mut self, end: &Receiver<State>, limit: Duration) {
+        self.state = match end.recv_timeout(limit) {
             Ok(state) => state,
             Err(RecvTimeoutError::Timeout) => return,
             Err(RecvTimeoutError::Disconnected) => State::Failed(ExitCode::Internal), // a panic
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_millis(800);
 
     fn together<'a>(
         collective: &'a dyn Collective,

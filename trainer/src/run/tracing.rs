@@ -66,7 +66,7 @@ impl Tracing {
         let is_last = step == *self.steps.end() || is_end;
         let Some(clock) = self.clock.take_if(|_| is_last) else { return Ok(Ok(())) };
         trainer.pause_clock();
-        let own = clock.rank_trace(trainer);
+        let own = clock.rank_trace(&self.steps, trainer);
         let ranks = trainer.ranks();
         let all = ranks.gather(&own)?;
         if ranks.rank() != 0 {
@@ -96,8 +96,10 @@ impl AlignedClock {
         since.unwrap_or_else(before) + self.offset_ns
     }
 
-    fn rank_trace(&self, trainer: &mut Trainer<'_>) -> RankTrace {
-        let trace = trainer.take_trace();
+    fn rank_trace(&self, steps: &RangeInclusive<u64>, trainer: &mut Trainer<'_>) -> RankTrace {
+        let mut trace = trainer.take_trace();
+        // The step before them ended after the trace had begun.
+        trace.phases.retain(|span| steps.contains(&span.step));
         let duration_ns =
             |start: Instant, end: Instant| end.duration_since(start).as_nanos() as u64;
         let phase = |span: &PhaseSpan| TracedPhase {

@@ -1,0 +1,57 @@
+//! Slots for commands that compute: two for each core, shared by all tests that run at the same
+//! time, in this process or in others. Many tests can then wait while few compute.
+
+use std::fs::File;
+use std::sync::Mutex;
+use std::thread::{ThreadId, available_parallelism, current, sleep};
+use std::time::Duration;
+
+/// Slots of one command, each a locked file: the kernel releases those of a process that died.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    files: Vec<File>,
+    holder: Option<ThreadId>,
+}
+
+/// Threads that hold slots.
+static HOLDERS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+
+const INTERVAL: Duration = Duration::from_millis(5);
+
+impl Slots {
+    /// Waits for a slot for each rank, or for all slots if there are fewer. A thread that holds
+    /// slots gets no more: two such threads might wait for each other.
+    pub(crate) fn acquire(ranks: usize) -> Self {
+        let holder = current().id();
+        if ranks == 0 || HOLDERS.lock().unwrap().contains(&holder) {
+            return Self::default();
+        }
+        let all = 2 * available_parallelism().unwrap().get();
+        // One command after another acquires its slots, so that none waits with a part of them.
+        let turn = file("turn");
+        turn.lock().unwrap();
+        let mut files = Vec::new();
+        while files.len() < ranks.min(all) {
+            let missing = ranks.min(all) - files.len();
+            let slots = (0..all).map(|number| file(&number.to_string()));
+            files.extend(slots.filter(|slot| slot.try_lock().is_ok()).take(missing));
+            sleep(INTERVAL);
+        }
+        HOLDERS.lock().unwrap().push(holder);
+        Self { files, holder: Some(holder) }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.files.clear();
+        HOLDERS.lock().unwrap().retain(|holder| Some(*holder) != self.holder);
+    }
+}
+
+/// Opens a file beside this program.
+fn file(name: &str) -> File {
+    let folder = std::env::current_exe().unwrap().with_file_name("slots");
+    std::fs::create_dir_all(&folder).unwrap();
+    File::options().create(true).append(true).open(folder.join(name)).unwrap()
+}
