@@ -1,9 +1,9 @@
 //! Variants of training whose results must be bit-identical under every fault: both families, in
 //! both formats, with the optimizer sharded and not, with activations kept and recomputed.
 //!
-//! Arithmetic is compared by ranks that are threads (`trainer/src/step/tests`). End to end, the flags
-//! have to reach it: each pair of them once ([`Variant::chosen`]), and all sixteen variants in
-//! `make test-matrix`.
+//! Arithmetic is compared by ranks that are threads (`trainer/src/step/tests`). End to end, the
+//! flags have to reach it: each pair of them once ([`Variant::chosen`]), and all sixteen variants
+//! in `make test-matrix`.
 
 /// Variant of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

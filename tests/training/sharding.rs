@@ -1,5 +1,5 @@
-//! Sharded optimizer: the same bits as without on every transport, the same export, and its share of
-//! the planned memory.
+//! Sharded optimizer: the same bits as without on every transport, the same export, and its share
+//! of the planned memory.
 
 use collectives::{Collective, Mpi, MpiOptions, Single};
 use device::Device;

@@ -225,7 +225,7 @@ fn a_job_that_cannot_fit_its_memory_is_refused() {
     for platform in ["", "gpu_memory = \"192Gi\"", "memory = \"1Ti\""] {
         assert_eq!(on(platform), None, "{platform}");
     }
-    let failure = on("memory = \"16Gi\"\ngpu_memory = \"192Gi\"").unwrap();
+    let failure = on("memory = \"128Mi\"\ngpu_memory = \"192Gi\"").unwrap();
     let place = "platform.memory: workload.workload does not fit: a worker has no room for 8 ranks";
     assert!(failure.contains(place), "{failure}");
 }
