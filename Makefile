@@ -38,12 +38,12 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 MPI_TESTS := $(addprefix --test ,$(filter-out mpijob,$(filter mpi% contract%,$(TEST_TARGETS))))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% checkpoint_soak \
-	faulty_filesystem kubernetes manifests measured mpijob parallel slow_links slurm,$(TEST_TARGETS)))
+	faulty_filesystem kubernetes manifests measured mpijob slow_links slurm,$(TEST_TARGETS)))
 
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
 # Each has a row in tests/times.toml.
 TEST_GROUPS := test-build test-unit test-detection test-mpi test-end-to-end test-measured \
-	test-parallel test-faulty-filesystem test-slow-links test-mpijob test-manifests test-doc \
+	test-faulty-filesystem test-slow-links test-mpijob test-manifests test-doc \
 	test-without-mpi test-mpich test-openmpi5 test-cuda-kernels test-emulated-device \
 	test-emulated-kernels test-emulated-refusals test-cuda-emulated
 LINT_GROUPS := clippy clippy-without-mpi docs deny
@@ -88,16 +88,13 @@ test-mpi: test-build ## run the tests of the backends under mpirun
 
 # Most of these tests wait for deadlines, and for ranks to start: many run at the same time, of which
 # few compute (tests/support/slots.rs).
-test-mpi test-end-to-end test-parallel: export RUST_TEST_THREADS := 8
+test-mpi test-end-to-end: export RUST_TEST_THREADS := 8
 test-faulty-filesystem test-cuda-emulated: export RUST_TEST_THREADS := 4
 test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 	@$(GROUP) $(CARGO_TEST) $(END_TO_END_TESTS)
 
 test-measured: test-build ## measure the memory of runs, which is the plan's
 	@$(GROUP) $(CARGO_TEST) --test measured
-
-test-parallel: test-build ## train eight ranks in several layouts, lose ranks, change layouts
-	@$(GROUP) $(CARGO_TEST) --test parallel
 
 # Mounts a file system: where that is impossible most of its tests are skipped, as tests/skips.toml
 # says.
@@ -134,7 +131,8 @@ test-doc: test-build ## run the examples in the documentation
 # What else differs without the feature is compiled by clippy, and tested by matrix-without-mpi.
 WITHOUT_MPI := MPICC=false $(CARGO_TEST) --no-default-features
 test-without-mpi: ## build without MPI: train on one rank, be refused under mpirun, run doctor
-	@$(GROUP) env $(WITHOUT_MPI) --test commands -- without_mpi:: a_healthy_machine
+	@$(GROUP) env $(WITHOUT_MPI) --test end_to_end -- commands::without_mpi:: \
+		a_healthy_machine
 
 test-mpich: ## run the tests of the MPI backend with MPICH, in a build of its own
 	@$(STAMPED_GROUP) scripts/test-mpi.sh mpich --test mpi --test mpi_bootstrap
@@ -174,7 +172,7 @@ test-matrix: setup-test ## run what differs by MPI, compiler, seed and variant: 
 
 matrix-variants matrix-cuda-kernels: export YARDSTICK_MATRIX := 1
 matrix-variants: test-build ## train in every variant, not in a sample of them
-	@$(GROUP) $(CARGO_TEST) --test training --test allocations --test measured -- determinism:: \
+	@$(GROUP) $(CARGO_TEST) --test end_to_end --test allocations --test measured -- determinism:: \
 		allocate memory_plan::
 
 matrix-detection: test-build ## find slow ranks in thousands of jobs, also where no code has changed
@@ -184,15 +182,15 @@ matrix-detection: test-build ## find slow ranks in thousands of jobs, also where
 # one rank does in a build with MPI too.
 matrix-without-mpi: ## run the tests of a build without MPI
 	@$(GROUP) env $(WITHOUT_MPI) --lib --bins $(foreach crate,checkpoint device k8s models record \
-		telemetry verdict,--exclude yardstick-$(crate)) $(addprefix --test ,allocations commands \
-		contract measured signals) -- --skip cuda_tests::
+		telemetry verdict,--exclude yardstick-$(crate)) $(addprefix --test ,allocations \
+		contract end_to_end measured signals) -- --skip cuda_tests::
 
 matrix-mpich: test-build ## train with MPICH
-	@$(GROUP) scripts/test-mpi.sh mpich --test training -- determinism::
+	@$(GROUP) scripts/test-mpi.sh mpich --test end_to_end -- determinism::
 
 # MPIJobs, too: Open MPI 5 reads other variables, and tells its ranks and its caller less.
 matrix-openmpi5: test-build ## train and run MPIJobs with Open MPI 5
-	@$(GROUP) scripts/test-mpi.sh openmpi --test training --test mpijob -- $(RUN_MPIJOBS) \
+	@$(GROUP) scripts/test-mpi.sh openmpi --test end_to_end --test mpijob -- $(RUN_MPIJOBS) \
 		determinism:: in_their_environment a_killed_worker_is_named
 
 # Only where the programs of `make k8s-e2e` are built already: else its tests are skipped.
@@ -246,7 +244,7 @@ sharding-mutants: test-build ## plant errors in the sharding of state: its tests
 
 soak-parallel: export YARDSTICK_MATRIX := 1
 soak-parallel: test-build ## train eight ranks in every division of their state
-	@$(GROUP) $(CARGO_TEST) --test parallel -- losses::
+	@$(GROUP) $(CARGO_TEST) --test end_to_end -- parallel::losses::
 
 soak-cuda-seeds: ## run the tests of the CUDA kernels with ten more seeds of scheduling
 	@$(call for_each,EMULATED_CUDA_SEED,{4..13},$(CARGO_TEST) --lib -- cuda_tests::)
@@ -290,7 +288,7 @@ soak-slurm: test-build ## launch in batch scripts of a real Slurm of two nodes (
 soak-otlp: export YARDSTICK_OTEL_COLLECTOR := $(CURDIR)/target/otel-collector/collector
 soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry collector
 	@$(GROUP) scripts/otel-collector.sh
-	@$(GROUP) $(CARGO_TEST) --test telemetry -- --nocapture otlp::
+	@$(GROUP) $(CARGO_TEST) --test end_to_end -- --nocapture telemetry::otlp::
 
 # Needs root. The programs are built once and kept outside of this folder.
 k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as the test

@@ -12,7 +12,7 @@ tests=(one_process::a_target_loss_ends one_process::a_run_resumes one_process::p
     faults::a_non_finite_loss launching::a_killed_rank_is_named launching::what_cannot_be_launched
     ckpt::a_checkpoint_is_shown ckpt::all_tiers_are_listed
     fingerprint::a_run_compares gap::the_rows_of)
-targets=(--test training --test jobs --test checkpoints --test verdicts)
+targets=(--test end_to_end)
 
 # Each file as a filter of its tests: trainer/src/step/gradients.rs is in step::, and a file of a
 # test program has its own name.

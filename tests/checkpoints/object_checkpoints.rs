@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::tiers::uninterrupted;
+use super::tiers::uninterrupted;
 use support::s3::{ClosedPort, Fault, Kind, Operation, S3Server};
 use support::{Finished, Folder, finish, mpirun, yardstick};
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::s3::S3Server;
 use support::{Folder, finish, mpirun};
 
-use crate::layout::Layout;
+use super::layout::Layout;
 
 /// The layouts of the attempts, in order.
 const ATTEMPTS: [Layout; 7] = [

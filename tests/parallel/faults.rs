@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use support::{Finished, Folder, finish, mpirun, on_each_rank, supervise};
 
-use crate::layout::Layout;
+use super::layout::Layout;
 
 /// Four ranks in the groups of one dimension, or of both, with sharded weights.
 const LAYOUTS: [Layout; 3] = [

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use support::{Folder, finish, is_matrix, mpirun, run};
 
-use crate::layout::{KINDS, Layout};
+use super::layout::{KINDS, Layout};
 
 const STEPS: usize = 10;
 

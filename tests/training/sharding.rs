@@ -56,6 +56,8 @@ fn the_plan_divides_sharded_buffers() {
     assert_eq!(sharded[2], whole[2] - (whole[0] + whole[1]) * 3 / 4);
 }
 
+const TEST: &str = "training::sharding::sharding_changes_no_bit_on_any_transport";
+
 /// Set for the ranks that the test below starts, which must not start more: the transport and the
 /// number of ranks.
 const TRANSPORT: &str = "YARDSTICK_TEST_TRANSPORT";
@@ -68,7 +70,7 @@ fn sharding_changes_no_bit_on_any_transport() {
         return compare(transport, ranks.parse().unwrap());
     }
     for (transport, ranks) in [("shared", 2), ("mpi", 2), ("nodes", 4), ("uneven", 4)] {
-        let mut command = mpirun_test(ranks, "sharding::sharding_changes_no_bit_on_any_transport");
+        let mut command = mpirun_test(ranks, TEST);
         command.env(TRANSPORT, format!("{transport} {ranks}"));
         finish(command).expect_test_passed();
     }

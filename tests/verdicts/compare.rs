@@ -6,7 +6,7 @@ use record::{SteadyWatch, read_steps, steps_path};
 use serde_json::Value;
 use support::{Finished, Folder, finish, launcher, mpirun, run, text, yardstick};
 
-use crate::TINY;
+use super::TINY;
 
 const YARDSTICK: &str = env!("CARGO_BIN_EXE_yardstick");
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use support::{Finished, Folder, StepLine};
 
-use crate::TINY;
+use super::TINY;
 
 /// Trains two ranks in virtual time with a slow part; `slow` are fields of the clock.
 fn train(folder: &Folder, steps: &str, slow: &str, flags: &[&str]) -> Finished {

@@ -1,6 +1,5 @@
 //! The command line: help, bad input, limits of the process, and the commands that look at a
 //! machine.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad_input;
 #[cfg(feature = "mpi")]

@@ -1,6 +1,5 @@
 //! Checkpoints of runs: on tiers and object stores, the commands about them, and files that others
 //! plant among them.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod ckpt;
 #[cfg(feature = "mpi")]

@@ -1,6 +1,5 @@
 //! Judgements of runs: slow ranks, comparisons, golden losses, wrong bits, gates, published
 //! figures, the gap of a step, nights of a job, and the page of the report.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "mpi")]
 mod compare;

@@ -1,5 +1,4 @@
 //! Telemetry of a run, live and in its record: metrics, spans, traces, log lines and hardware.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod hardware;
 mod log_lines;
