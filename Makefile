@@ -170,10 +170,10 @@ test-cuda-emulated: ## train on the emulated CUDA device
 test-matrix: setup-test ## run what differs by MPI, compiler, seed and variant: 45 minutes
 	@$(MAKE) --no-print-directory --keep-going $(MATRIX_GROUPS)
 
-matrix-variants matrix-cuda-kernels: export YARDSTICK_MATRIX := 1
+matrix-variants: export YARDSTICK_MATRIX := 1
 matrix-variants: test-build ## train in every variant, not in a sample of them
-	@$(GROUP) $(CARGO_TEST) --test end_to_end --test allocations --test measured -- determinism:: \
-		allocate memory_plan::
+	@$(GROUP) $(CARGO_TEST) --lib --test end_to_end --test allocations --test measured -- \
+		determinism:: allocate memory_plan:: every_division_of_ranks
 
 matrix-detection: test-build ## find slow ranks in thousands of jobs, also where no code has changed
 	@$(GROUP) $(CARGO_TEST) --lib -- documented_table

@@ -16,5 +16,12 @@ case " $* " in
     *' -- '*) ;;
     *) set -- "$@" -- ;;
 esac
-exec cargo test --profile "${PROFILE:-testing}" --workspace --no-fail-fast \
-    --config "target.'cfg(unix)'.runner = [$runner]" "$@" -Z unstable-options --report-time
+test=(cargo test --profile "${PROFILE:-testing}" --workspace --no-fail-fast
+    --config "target.'cfg(unix)'.runner = [$runner]" "$@" -Z unstable-options --report-time)
+case " $* " in
+    *' --no-run '*) exec "${test[@]}" ;;
+esac
+# A filter that no test has any more must not be green.
+"${test[@]}" | awk '{ print; fflush() }
+    /^test result: / { chosen += $4 + $6 + $8 }
+    END { if (!chosen) { print "FAILED: no test has such a name"; exit 1 } }'

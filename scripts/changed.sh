@@ -15,12 +15,17 @@ groups_of() {
             echo matrix-{emulated-{seeds,refusals,address},gpu-check} ;;
         models/tests/cuda_kernels/*) echo matrix-cuda-kernels ;;
         scripts/gpu-*) echo matrix-gpu-check ;;
-        models/src/network/* | trainer/src/*) echo matrix-variants ;;
+        models/src/network/* | models/src/ops/* | trainer/src/*)
+            echo matrix-{variants,without-mpi} ;;
+        tests/support/*) echo matrix-{mpich,openmpi5,variants} ;;
+        tests/training/* | tests/allocations/* | tests/measured/*) echo matrix-variants ;;
+        record/src/slow_ranks/* | verdict/src/compare/*) echo matrix-detection ;;
         k8s/* | trainer/cli/src/k8s/* | tests/manifests/*) echo matrix-api-server ;;
         *Cargo.toml | Cargo.lock) echo matrix-{deny,mpich,openmpi5,without-mpi} ;;
         deny.toml) echo matrix-deny ;;
     esac
 }
 
-git diff --name-only "${1:-main}" | while read -r path; do groups_of "$path"; done |
+{ git diff --name-only "${1:-main}" && git ls-files --others --exclude-standard; } |
+    while read -r path; do groups_of "$path"; done |
     tr ' ' '\n' | sort -u

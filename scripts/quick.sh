@@ -16,8 +16,10 @@ targets=(--test end_to_end)
 
 # Each file as a filter of its tests: trainer/src/step/gradients.rs is in step::, and a file of a
 # test program has its own name.
-mapfile -t modules < <(git diff --name-only "${1:-HEAD}" -- '*.rs' | sed -n \
-    -e 's,.*/src/\(lib\|main\).rs$,tests::,p;t' -e 's,.*/src/\([a-z_0-9]*\).*,\1::,p;t' \
+mapfile -t modules < <({
+    git diff --name-only "${1:-HEAD}" -- '*.rs'
+    git ls-files --others --exclude-standard -- '*.rs'
+} | sed -n -e '\,/src/\(lib\|main\).rs$,d' -e 's,.*/src/\([a-z_0-9]*\).*,\1::,p;t' \
     -e 's,.*/\([a-z_0-9]*\)\.rs$,\1::,p' | sort -u)
 
 # What is compiled incrementally is not what the other groups test: a build of its own.

@@ -17,12 +17,11 @@ inputs() {
     case $1 in
         deny) printf '%s\n' Cargo.lock Cargo.toml */Cargo.toml trainer/cli/Cargo.toml deny.toml \
             scripts/setup.sh ;;
-        test-detection) printf '%s\n' Cargo.lock docs/detection.md record/src verdict/src/compare ;;
-        test-cuda-kernels) printf '%s\n' models/src/ops/**/*.{cu,cuh} device/src/cuda/*.cuh \
-            device/src/cuda/{cubin_cache,nvrtc}.rs models/tests/cuda_kernels \
-            .venv-nvrtc/installed ;;
-        test-mpich | test-openmpi5) printf '%s\n' Cargo.lock Cargo.toml collectives device launch \
-            record tests/support scripts/test-mpi.sh ;;
+        test-detection) printf '%s\n' Cargo.{lock,toml} docs/detection.md record verdict ;;
+        test-cuda-kernels) printf '%s\n' Cargo.{lock,toml} models/src/ops/**/*.{cu,cuh} device/src \
+            record/src/machine models/tests/cuda_kernels .venv-nvrtc/installed ;;
+        test-mpich | test-openmpi5) printf '%s\n' Cargo.{lock,toml} collectives device launch \
+            record tests/support scripts/{cargo-test,seed-target,test-mpi}.sh ;;
         *) printf 'stamp: no inputs of %s are listed\n' "$1" >&2; return 2 ;;
     esac
 }
@@ -32,7 +31,7 @@ digest() {
     local files
     mapfile -t files < <(inputs "$1")
     [ "${#files[@]}" -gt 0 ] || return
-    { echo "$@" && rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
+    { echo "${PROFILE-}" "$@" && rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
         LC_ALL=C sort --zero-terminated | xargs --null sha256sum; } | sha256sum | cut -d ' ' -f 1
 }
 

@@ -4,8 +4,8 @@
 //! the end every run has the bits of an undisturbed one, or its losses where attempts add in other
 //! orders.
 //!
-//! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints
-//! tables of the outcomes. `YARDSTICK_SOAK_SEED` chooses other faults.
+//! `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints tables of the outcomes.
+//! `YARDSTICK_SOAK_SEED` chooses other faults.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell")]
 #![cfg(feature = "mpi")]

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use crate::mount::Mounted;
 use support::{Finished, Folder, RunResult, finish, mpirun};
@@ -30,12 +29,7 @@ impl Run {
 
     /// Waits for the end of its processes.
     pub(crate) fn await_end(&self) {
-        for rank in self.folder.record()["ranks"].as_array().unwrap() {
-            let status = format!("/proc/{}/status", rank["pid"]);
-            while std::fs::read_to_string(&status).is_ok_and(|text| text.contains("VmRSS:")) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
+        self.folder.await_end();
     }
 
     pub(crate) fn result(&self) -> RunResult {

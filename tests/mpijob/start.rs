@@ -31,9 +31,9 @@ fn a_worker_that_never_comes_is_named() {
     let mut job = Job::new(2);
     job.start_worker(0, &WORKER);
     job.wait_for_ssh();
-    job.start_launcher(&launch(&["--wait", "3s"], &[]));
+    job.start_launcher(&launch(&["--wait", "10s"], &[]));
     job.expect_exit(3);
-    job.expect_sentence(&["expected 2 hosts, found 1 after 3 s", &host(&worker_name(1))]);
+    job.expect_sentence(&["expected 2 hosts, found 1 after 10 s", &host(&worker_name(1))]);
     assert!(!job.results().exists(), "nothing was run");
 }
 

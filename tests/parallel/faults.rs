@@ -1,10 +1,6 @@
 //! Lost ranks in the groups of each dimension and of both: named with their places, and no process
 //! remains.
 
-use std::fs::read_to_string;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
 use support::{Finished, Folder, finish, mpirun, on_each_rank, supervise};
 
 use super::layout::Layout;
@@ -47,20 +43,6 @@ fn assert_names(folder: &Folder, finished: &Finished, rank: usize, layout: Layou
     assert!(report.contains(&in_report), "no {in_report:?} in {report}");
 }
 
-/// Fails if a process of a run remains. A launcher may end shortly before a process that it killed.
-#[track_caller]
-fn assert_all_gone(folder: &Folder) {
-    let end = Instant::now() + Duration::from_secs(60);
-    for rank in folder.record()["ranks"].as_array().unwrap() {
-        let status = format!("/proc/{}/status", rank["pid"]);
-        let is_running = || read_to_string(&status).is_ok_and(|text| text.contains("VmRSS:"));
-        while is_running() {
-            assert!(Instant::now() < end, "process {} remains", rank["pid"]);
-            sleep(Duration::from_millis(50));
-        }
-    }
-}
-
 #[test]
 fn a_killed_rank_is_named_with_its_place_by_its_peers() {
     for layout in LAYOUTS {
@@ -72,7 +54,7 @@ fn a_killed_rank_is_named_with_its_place_by_its_peers() {
         codes.sort_unstable();
         assert_eq!(codes, ["137", "5", "5", "5"], "{layout}: {:?}", each.finished);
         assert_names(&folder, &each.finished, 3, layout, "");
-        assert_all_gone(&folder);
+        folder.await_end();
     }
 }
 
@@ -84,7 +66,7 @@ fn assert_named(fault: &str, rank: usize, why: &str) {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let ended = finish(mpirun(RANKS, &arguments)).expect(5);
     assert_names(&folder, &ended, rank, GRID, &format!(": {why}"));
-    assert_all_gone(&folder);
+    folder.await_end();
 }
 
 #[test]
@@ -105,5 +87,5 @@ fn a_supervisor_names_a_killed_rank_with_its_place() {
     let killed = finish(supervise(&["--ranks-per-node", "4"], &arguments)).expect(5);
     killed.expect_stderr(&["rank 1 (data 0, shard 1)", "ended first"]);
     assert_eq!(folder.record()["reason"]["rank"], 1);
-    assert_all_gone(&folder);
+    folder.await_end();
 }

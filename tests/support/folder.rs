@@ -1,6 +1,7 @@
 //! Folder of a run and its files.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -61,6 +62,21 @@ impl Folder {
     #[track_caller]
     pub fn record(&self) -> Value {
         record(&self.path())
+    }
+
+    /// Waits for the end of the processes of the run, and fails if one remains: a launcher may end
+    /// shortly before a process that it killed.
+    #[track_caller]
+    pub fn await_end(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        for rank in self.record()["ranks"].as_array().unwrap() {
+            let status = format!("/proc/{}/status", rank["pid"]);
+            let status = || std::fs::read_to_string(&status).unwrap_or_default();
+            while status().contains("VmRSS:") {
+                assert!(Instant::now() < end, "process {} remains", rank["pid"]);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
     }
 
     /// Rank 0's loss at each step.

@@ -281,7 +281,7 @@ pub struct EachRank {
 }
 
 /// Runs `yardstick` on some ranks. Because a launcher kills all ranks when one has failed, each
-/// waits for the exit codes of the others. Takes no slots.
+/// waits for the exit codes of the others.
 #[track_caller]
 pub fn on_each_rank(ranks: usize, arguments: &[&str], variables: &[(&str, &OsStr)]) -> EachRank {
     let folder = tempfile::tempdir().unwrap();
@@ -294,7 +294,7 @@ pub fn on_each_rank(ranks: usize, arguments: &[&str], variables: &[(&str, &OsStr
     command.arg(program());
     add_arguments(&mut command, arguments);
     command.envs(variables.iter().copied());
-    let finished = finish_waiting(command);
+    let finished = finish(command);
     EachRank { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
 }
 

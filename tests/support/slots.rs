@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::sync::Mutex;
 use std::thread::{ThreadId, available_parallelism, current, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Slots of one command, each a locked file: the kernel releases those of a process that died.
 #[derive(Debug, Default)]
@@ -17,6 +17,9 @@ pub(crate) struct Slots {
 static HOLDERS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
 const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Longer than any command may take.
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 impl Slots {
     /// Waits for a slot for each rank, or for all slots if there are fewer. A thread that holds
@@ -31,10 +34,16 @@ impl Slots {
         let turn = file("turn");
         turn.lock().unwrap();
         let mut files = Vec::new();
-        while files.len() < ranks.min(all) {
-            let missing = ranks.min(all) - files.len();
+        let wanted = ranks.min(all);
+        let start = Instant::now();
+        loop {
             let slots = (0..all).map(|number| file(&number.to_string()));
-            files.extend(slots.filter(|slot| slot.try_lock().is_ok()).take(missing));
+            let free = slots.filter(|slot| slot.try_lock().is_ok());
+            files.extend(free.take(wanted - files.len()));
+            if files.len() == wanted {
+                break;
+            }
+            assert!(start.elapsed() < TIMEOUT, "no slots for {ranks} ranks: who holds them?");
             sleep(INTERVAL);
         }
         HOLDERS.lock().unwrap().push(holder);

@@ -1,5 +1,5 @@
-//! The commands of `docs/sharded-training.md`, as a reader runs them: they succeed, and print the
-//! lines that the page shows. Their figures are of the page's machine.
+//! The commands of `docs/sharded-training.md`, as a reader runs them: they succeed, and print
+//! lines that begin as those of the page. Figures are of the page's machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

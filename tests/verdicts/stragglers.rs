@@ -108,7 +108,7 @@ fn virtual_times_add_up_and_are_those_of_the_seed() {
 }
 
 const THREE_RANKS: [&str; 6] =
-    ["--set", "batch.micro_sequences=1", "--set", "batch.global_sequences=12", "--deadline", "3s"];
+    ["--set", "batch.micro_sequences=1", "--set", "batch.global_sequences=12", "--deadline", "6s"];
 
 fn assert_names_rank_1(fault: &str, where_it_is: &str) {
     let folder = Folder::new();
@@ -116,7 +116,7 @@ fn assert_names_rank_1(fault: &str, where_it_is: &str) {
     let flags = [&TINY[..], &THREE_RANKS, &["--inject", &inject]].concat();
     let finished = folder.train_on(3, &flags).expect(5);
     let arrived = "arrived, waits for bucket 1 of 1";
-    for expected in [where_it_is, arrived, "has not ended for 1.5 s"] {
+    for expected in [where_it_is, arrived, "has not ended for 3.0 s"] {
         assert!(finished.stderr.contains(expected), "no {expected:?} in {finished:?}");
     }
     let reason = &folder.record()["reason"];

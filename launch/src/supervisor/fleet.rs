@@ -15,7 +15,7 @@ use crate::error::Error;
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Maximum number of simultaneous connection attempts: with hundreds, the handshakes on the
-/// launcher's cores would take longer than [`Patience::hello`], and all would be given up.
+/// launcher's cores would take longer than `Patience::hello`, and all would be given up.
 const CONNECTING_MAX: usize = 32;
 
 /// Interval of messages that name the missing hosts.

@@ -48,7 +48,8 @@ pub(super) struct Launch {
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = duration::parse)]
     grace: Duration,
     /// Percentage of the usual timeouts of hosts, ranks and storage, for tests.
-    #[arg(long, value_name = "N", default_value = "100", hide = true)]
+    #[arg(long, value_name = "N", default_value = "100", hide = true,
+        value_parser = clap::value_parser!(u32).range(10..=1000))]
     patience_percent: u32,
     /// Maximum number of restarts after a host is lost or drained, or a rank is killed.
     #[arg(long, value_name = "N", default_value = "0")]

@@ -69,7 +69,7 @@ pub(super) struct Train {
     target_loss: Option<f64>,
     /// Timeout of every operation between ranks, as in 90s or 5m; when it expires, the run ends
     /// with exit code 5 [default: 2m]. While ranks wait for storage, the longer of this and
-    /// checkpoint.deadline counts.
+    /// checkpoint.deadline counts. Ranks have at least 10 s to join.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
     /// Serve metrics for Prometheus at this address on one rank of each node, as in 0.0.0.0:9402.

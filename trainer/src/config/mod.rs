@@ -475,7 +475,7 @@ impl Config {
         let path = folder.join("config.toml");
         let text = regular_file::read_text(&path, CONFIG_BYTES_MAX);
         let text = text.map_err(|error| Failure::usage(error.to_string()))?;
-        let text = without_attention(&text);
+        let text = without_former_attention(&text);
         Self::from_origin(Origin::of_file(&path.to_string_lossy(), &[], text), &[])
     }
 
@@ -556,10 +556,11 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
     Ok((workload, settings))
 }
 
-/// Blanks `run.attention` in the configuration of a run: earlier versions had other values, and
-/// commands that read a run do not need it.
-fn without_attention(text: &str) -> String {
-    let blank = |line| if str::starts_with(line, "attention = ") { "" } else { line };
+/// Blanks the values of `run.attention` that only earlier versions had: commands that read a run do
+/// not need them.
+fn without_former_attention(text: &str) -> String {
+    const FORMER: [&str; 2] = ["attention = \"cudnn\"", "attention = \"plain\""];
+    let blank = |line| if FORMER.contains(&line) { "" } else { line };
     text.lines().map(blank).collect::<Vec<_>>().join("\n")
 }
 
