@@ -10,8 +10,8 @@ use support::{Folder, run, text};
 struct Rendered {
     /// Content of the visible shape of each chart, by its title.
     charts: Vec<Value>,
-    /// Set if anything is wider than the page.
-    is_too_wide: bool,
+    /// What is wider than the page.
+    too_wide: Vec<Value>,
     /// Log of the browser.
     log: String,
 }
@@ -60,7 +60,11 @@ fn render(page: &Path, width: u32) -> Rendered {
                     place: Math.round(figure.getBoundingClientRect().right)};
         });
         const root = inside.documentElement;
-        const result = {charts, wide: root.scrollWidth > root.clientWidth};
+        const isWide = it => it.getBoundingClientRect().right > root.clientWidth;
+        const scrolls = root.scrollWidth > root.clientWidth;
+        const all = scrolls ? [...inside.querySelectorAll('body, body :not(.scroll *)')] : [];
+        const wide = all.filter(isWide).map(it => it.outerHTML.slice(0, 200));
+        const result = {charts, wide: scrolls ? ['the page scrolls sideways', ...wide] : []};
         document.body.textContent = 'BEGIN' + JSON.stringify(result) + 'END';";
     let html = format!(
         "<body><iframe id=frame src='{name}' style='width:{width}px;height:3000px'></iframe>\
@@ -76,7 +80,7 @@ fn render(page: &Path, width: u32) -> Rendered {
     let result: Value = serde_json::from_str(&json.replace("&amp;", "&")).unwrap();
     Rendered {
         charts: result["charts"].as_array().unwrap().clone(),
-        is_too_wide: result["wide"].as_bool().unwrap(),
+        too_wide: result["wide"].as_array().unwrap().clone(),
         log,
     }
 }
@@ -111,7 +115,7 @@ fn every_chart_is_drawn_in_a_browser_without_an_error() {
     run(&["report", &folder.text(), "--html", &text(&page)]).expect(0);
     assert!((1..=5).contains(&printed_pages(&page)));
     for width in [360, 800, 1200] {
-        let Rendered { charts, is_too_wide, log } = render(&page, width);
+        let Rendered { charts, too_wide, log } = render(&page, width);
         let titles = charts.iter().map(|chart| chart["title"].as_str().unwrap());
         // Some machines do not report these.
         let may_lack = ["Stolen time", "Waiting for processors", "Network", "Disks"];
@@ -146,7 +150,7 @@ fn every_chart_is_drawn_in_a_browser_without_an_error() {
         let right =
             charts.iter().filter(|it| it["width"].as_f64().unwrap() < f64::from(width) / 2.0);
         assert!(width < 600 || 2 * left == right.count(), "one stands alone: {charts:?}");
-        assert!(!is_too_wide, "the page scrolls sideways at {width}");
+        assert!(too_wide.is_empty(), "at {width}: {too_wide:#?}");
         let errors: Vec<_> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
         assert!(errors.is_empty(), "{errors:?}");
     }
