@@ -2,7 +2,7 @@
 //!
 //! A fault happens once, at a step of the run's first attempt, of another named attempt, or of
 //! every attempt. A slow part is slow from that step on, in every attempt. `clock` replaces the
-//! times that ranks report by [virtual ones](crate::timing::virtual_clock).
+//! times that ranks report by virtual ones (`timing/virtual_clock.rs`).
 
 use std::fmt;
 use std::str::FromStr;

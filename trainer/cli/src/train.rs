@@ -103,8 +103,8 @@ pub(super) struct Train {
     /// kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
     /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S]. Faults
     /// apply to the first attempt of the run; attempt=N or attempt=every selects others.
-    /// clock@rank=R,percent=P,seed=S[,part=compute|data|communication|checkpoint][,step=S] reports
-    /// virtual times in place of measured ones.
+    /// clock@rank=R,percent=P,seed=N[,step=S], with part=compute|data|communication|checkpoint for
+    /// the slow part, reports virtual times in place of measured ones.
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }
