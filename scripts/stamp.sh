@@ -31,8 +31,11 @@ digest() {
     local files
     mapfile -t files < <(inputs "$1")
     [ "${#files[@]}" -gt 0 ] || return
-    { echo "${PROFILE-}" "$@" && rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
-        LC_ALL=C sort --zero-terminated | xargs --null sha256sum; } | sha256sum | cut -d ' ' -f 1
+    {
+        echo "${PROFILE-}" "$@"
+        rustc --version && g++ --version && find "${files[@]}" -type f -print0 |
+            LC_ALL=C sort --zero-terminated | xargs --null sha256sum
+    } | sha256sum | cut -d ' ' -f 1
 }
 
 # Replaces the stamp of a group. Lines that are no stamps are not kept.

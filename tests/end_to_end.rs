@@ -1,5 +1,5 @@
-//! Tests that start yardstick, alone and under mpirun. They are one program, so that those that wait
-//! do so while others compute (`support::slots`).
+//! Tests that start yardstick, alone and under mpirun. They are one program, so that those that
+//! wait do so while others compute (`support::slots`).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod checkpoints;
