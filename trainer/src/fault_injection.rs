@@ -408,10 +408,7 @@ impl Fault {
 
     fn inject(self) {
         match self {
-            Self::Kill => {
-                signal_self(rustix::process::Signal::KILL);
-                std::thread::sleep(Duration::from_secs(60)); // until the signal is delivered
-            }
+            Self::Kill => signal_self(rustix::process::Signal::KILL),
             Self::Hang => std::thread::sleep(Duration::from_secs(3600)),
             Self::Freeze => signal_self(rustix::process::Signal::STOP),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
@@ -425,8 +422,11 @@ impl Fault {
     }
 }
 
+/// Signals this process. The kernel may deliver it by another thread, which a busy machine lets wait:
+/// this one does nothing until then.
 fn signal_self(signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    std::thread::sleep(Duration::from_secs(60));
 }
 
 impl Failpoints for Injector {
