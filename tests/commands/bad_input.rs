@@ -4,7 +4,7 @@ mod workload_file;
 
 use std::path::Path;
 
-use support::{Finished, Folder, finish, run, yardstick};
+use support::{Finished, Folder, finish, finish_waiting, run, yardstick};
 
 /// A bad command line, its exit code, and parts of the error message.
 struct Case {
@@ -206,7 +206,7 @@ fn a_bad_command_line_is_explained() {
     for case in COMMAND_LINES {
         let mut command = yardstick(case.arguments);
         command.current_dir(folder.path());
-        let finished = finish(command);
+        let finished = finish_waiting(command);
         let missing = case.message.iter().find(|part| !finished.stderr.contains(**part));
         if finished.code != case.code || missing.is_some() {
             failed.push(format!("{:?}: {missing:?}\n{finished:?}", case.arguments));

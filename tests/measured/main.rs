@@ -1,10 +1,12 @@
 //! Tests that measure speed or memory, so that one of them at a time has the machine: the memory
-//! plan, and a soak of slow ranks.
+//! plan, the utilisation, and a soak of slow ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod memory_plan;
 #[cfg(feature = "mpi")]
 mod stragglers;
+#[cfg(feature = "mpi")]
+mod utilisation;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Slots for commands that compute: two for each core, shared by all tests that run at the same
+//! Slots for commands that compute: four for each core, shared by all tests that run at the same
 //! time, in this process or in others. Many tests can then wait while few compute.
 
 use std::fs::File;
@@ -16,6 +16,9 @@ pub(crate) struct Slots {
 /// Threads that hold slots.
 static HOLDERS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
+/// Half of a short run is start and end, in which ranks wait for each other.
+const SLOTS_PER_CORE: usize = 4;
+
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Longer than any command may take.
@@ -29,7 +32,7 @@ impl Slots {
         if ranks == 0 || HOLDERS.lock().unwrap().contains(&holder) {
             return Self::default();
         }
-        let all = 2 * available_parallelism().unwrap().get();
+        let all = SLOTS_PER_CORE * available_parallelism().unwrap().get();
         // One command after another acquires its slots, so that none waits with a part of them.
         let turn = file("turn");
         turn.lock().unwrap();

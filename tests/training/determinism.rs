@@ -186,11 +186,3 @@ fn the_candle_engine_has_the_same_losses() {
         assert!(difference <= 1e-4, "{variant:?}: {difference:e}");
     }
 }
-
-#[test]
-fn utilisation_is_measured() {
-    let folder = Folder::new();
-    folder.train_on(2, &[&["--steps", "20"], &support::PROBE[..]].concat()).expect(0);
-    let causal = folder.record()["mfu_measured"]["causal"].as_f64().unwrap();
-    assert!(causal > 0.0, "{causal}");
-}
