@@ -50,9 +50,9 @@ LINT_GROUPS := clippy clippy-without-mpi docs deny
 MATRIX_GROUPS := matrix-variants matrix-detection matrix-without-mpi matrix-mpich matrix-openmpi5 \
 	matrix-api-server matrix-cuda-kernels matrix-emulated-seeds matrix-emulated-refusals \
 	matrix-emulated-address matrix-gpu-check matrix-deny
-SOAK_GROUPS := mutants sharding-mutants soak-parallel soak-cuda-seeds soak-cuda-address \
-	soak-cuda-emulated soak-checkpoints-versitygw soak-checkpoints soak-stragglers \
-	soak-healthy-ranks soak-corruption soak-otlp soak-slurm
+SOAK_GROUPS := mutants sharding-mutants wiring-errors soak-parallel soak-cuda-seeds \
+	soak-cuda-address soak-cuda-emulated soak-checkpoints-versitygw soak-checkpoints \
+	soak-stragglers soak-healthy-ranks soak-corruption soak-otlp soak-slurm
 
 .PHONY: help build demo test $(TEST_GROUPS) test-matrix $(MATRIX_GROUPS) soak $(SOAK_GROUPS) \
 	k8s-e2e quick lint $(LINT_GROUPS) format shellcheck bench clean $(SETUPS)
@@ -241,7 +241,10 @@ mutants: test-build ## plant errors in the CUDA kernels, one by one: their tests
 	@$(GROUP) scripts/cuda-mutants.sh
 
 sharding-mutants: test-build ## plant errors in the sharding of state: its tests must find them
-	@$(GROUP) scripts/sharding-mutants.sh
+	@$(GROUP) scripts/plant-errors.sh tests/parallel/mutants.txt
+
+wiring-errors: test-build ## plant errors in the wiring, one by one: end-to-end tests must find them
+	@$(GROUP) scripts/plant-errors.sh tests/wiring/mutants.txt
 
 soak-parallel: export YARDSTICK_MATRIX := 1
 soak-parallel: test-build ## train eight ranks in every division of their state

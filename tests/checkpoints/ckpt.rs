@@ -165,6 +165,11 @@ fn only_what_retention_would_remove_is_collected() {
     let text = fs::read_to_string(&config).unwrap();
     let former = text.replace("attention = \"flash\"", "attention = \"plain\"");
     assert_ne!(former, text, "a value that earlier versions had");
+    let table = "[checkpoint.nvme]\n";
+    assert!(former.contains(table), "{former}");
+    fs::write(&config, former.replace(table, &format!("{table}keep = 1\n"))).unwrap();
+    let of_tier = run.ckpt("gc", &["--dry-run"]).expect(0).expect_stdout(&[&committed[1]]);
+    assert!(!of_tier.stdout.contains("shared"), "only nvme keeps one: {}", of_tier.stdout);
     fs::write(&config, former.replace("keep = 2", "keep = 1")).unwrap();
     let lock = fs::File::create(run.folder.path().join("lock")).unwrap();
     lock.lock().unwrap();

@@ -253,6 +253,7 @@ fn newest_committed(tier: &Path) -> Option<String> {
     committed.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).max()
 }
 
+/// Asks for a checkpoint by SIGUSR1 as well.
 #[test]
 fn copies_that_fail_are_reported_once_and_again_when_they_succeed() {
     let mut training = Training::start("1000000", &[]);
@@ -262,7 +263,12 @@ fn copies_that_fail_are_reported_once_and_again_when_they_succeed() {
     training.await_commit("nvme");
     training.exchange("shared");
     training.await_text("tier shared: copies succeed again");
+    kill_process(training.running.pid(), Signal::USR1).unwrap();
+    training.await_commit("nvme"); // of a save that was in progress, if there was one
+    training.await_commit("nvme");
     assert_eq!(training.stop(), Some(75), "{}", training.log());
+    let triggers = &training.folder.record()["checkpoints"]["triggers"];
+    assert_eq!(triggers["signal"], 1, "{triggers}");
     training.expect_warnings("tier shared: copies fail, and are tried again: ", 1);
     training.expect_warnings("tier shared: copies succeed again", 1);
     assert!(training.log().contains("Not a directory"), "{}", training.log());
