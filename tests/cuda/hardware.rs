@@ -118,8 +118,10 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     ] {
         let found = warnings(&finished).iter().any(|it| it.contains(said) && it.contains(place));
         assert!(found, "{said}: {}", finished.stderr);
+        // A busy machine may slow either rank down, which is said of it.
+        let is_of_rank_0 = |it: &&str| it.contains(said) && it.contains("rank 0 (");
+        assert!(!warnings(&finished).iter().any(is_of_rank_0), "{}", finished.stderr);
     }
-    assert!(warnings(&finished).iter().all(|it| !it.contains("rank 0 (")), "{}", finished.stderr);
 
     let record = hot.record();
     let triggers = &record["checkpoints"]["triggers"];
