@@ -22,7 +22,7 @@ const TERMS: Terms = Terms {
 const MESSAGE: usize = 1000;
 
 /// Timeout where a rank is absent.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_secs(2);
 
 /// A kind of job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
