@@ -259,8 +259,9 @@ fn a_complete_run_fails_if_its_record_cannot_be_written() {
         std::fs::remove_file(&record).unwrap();
         std::fs::create_dir(&record).unwrap();
     });
-    let slow = ["--steps", "3", "--inject", "slow@step=2", "--log-format", "json"];
-    let finished = folder.train(&slow).expect(1);
+    let slow = ["--inject", "slow@step=2", "--inject", "slow@step=2"]; // six seconds
+    let flags = [&["--steps", "3", "--log-format", "json"], &slow[..]].concat();
+    let finished = folder.train(&flags).expect(1);
     obstruct.join().unwrap();
     let lines = json_lines(&finished);
     let [.., end, error] = lines.as_slice() else { panic!("{lines:?}") };
