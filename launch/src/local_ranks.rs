@@ -136,7 +136,7 @@ mod tests {
         let mut of_another = waiting(&[rank, (LAUNCH_ID, "another")]);
         let mut no_rank = waiting(&[(LAUNCH_ID, &launch)]);
         let ranks = LocalRanks { launch: Some(launch) };
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while ranks.running().is_empty() && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(5)); // until it has executed
         }

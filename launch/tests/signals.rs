@@ -3,10 +3,12 @@
 #![allow(clippy::print_stdout, reason = "how the child reports to the test")]
 
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
-use yardstick_launch::signals::SignalFlags;
+use yardstick_launch::signals::{SignalFlags, StopSignal};
 
 /// Variable with the signals that the child sends to itself. A test that finds it set starts no
 /// child, so that it cannot start itself without end.
@@ -16,15 +18,27 @@ const SIGNALS: &str = "YARDSTICK_TEST_SIGNALS";
 #[test]
 fn child() {
     let Ok(signals) = std::env::var(SIGNALS) else { return };
-    let flags = SignalFlags::install(|signal| println!("{signal:?}")).unwrap();
-    for name in signals.split(' ') {
+    let reports = Arc::new(AtomicUsize::new(0));
+    let reported = Arc::clone(&reports);
+    let report = move |signal: StopSignal| {
+        println!("{signal:?}");
+        reported.fetch_add(1, Ordering::SeqCst);
+    };
+    let flags = SignalFlags::install(report).unwrap();
+    let mut interrupts = 0;
+    for (number, name) in (1..).zip(signals.split(' ')) {
         let signal = if name == "INT" { Signal::INT } else { Signal::TERM };
         kill_process(getpid(), signal).unwrap();
         let end = Instant::now() + Duration::from_secs(60);
-        while !flags.stop_requested() && Instant::now() < end {
+        let is_handled = || flags.stop_requested() && reports.load(Ordering::SeqCst) >= number;
+        while !is_handled() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(300)); // all handlers of it have run
+        interrupts += usize::from(name == "INT");
+        // The end that follows from a report may be late; where none follows, none must come.
+        let end =
+            if interrupts == 2 { Duration::from_secs(60) } else { Duration::from_millis(300) };
+        std::thread::sleep(end);
         println!("alive after {name}, asked to stop: {}", flags.stop_requested());
     }
     std::process::exit(75);

@@ -8,15 +8,15 @@ use super::tiers::uninterrupted;
 use support::s3::{ClosedPort, Fault, Kind, Operation, S3Server};
 use support::{Finished, Folder, finish, mpirun, yardstick};
 
-/// Trains on two ranks with these tiers, saved every four steps.
+/// Trains on two ranks with these tiers and other settings of checkpoints, saved every four steps.
 fn train(server: &S3Server, folder: &Folder, steps: &str, tiers: &[String]) -> Finished {
     let out = folder.text();
     let mut command = mpirun(2, &["train", "--out", &out, "--steps", steps, "--threads", "1"]);
     command.envs(server.environment()).args(["--checkpoint-every", "4steps"]);
+    command.args(["--set", "checkpoint.deadline=20s"]);
     for tier in tiers {
         command.args(["--set", &format!("checkpoint.{tier}")]);
     }
-    command.args(["--set", "checkpoint.deadline=5s"]);
     finish(command)
 }
 
@@ -117,7 +117,9 @@ fn a_server_that_refuses_a_commit_fails_no_run() {
     let server = S3Server::start();
     let folder = Folder::new();
     server.refuse_writes_to("MANIFEST.json");
-    let warned = train(&server, &folder, "12", &[object(&server)]).expect(0);
+    // The run waits for it at its end.
+    let tiers = [object(&server), "deadline=5s".to_owned()];
+    let warned = train(&server, &folder, "12", &tiers).expect(0);
     warned.expect_stderr(&[
         "tier object has no newer checkpoint: the next attempt goes on with s0000000",
     ]);

@@ -4,12 +4,14 @@
 //! Needs the emulated device: `make test-cuda-emulated`.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Finished, Folder, finish, mpirun, only_training_libraries, run, yardstick};
+use support::{
+    Finished, Folder, finish, free_port, mpirun, only_training_libraries, run, yardstick,
+};
 
 /// Faults of the second GPU: bit 64 is a thermal slowdown by hardware.
 const FAULTS: &str =
@@ -87,7 +89,7 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     assert_eq!(gpu["gauges"]["sm_clock_hertz"]["max"], 1.755e9);
     assert!(gpu["counters"]["nvlink_bytes.transmit"]["total"].as_f64().unwrap() > 0.0);
 
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let address = format!("127.0.0.1:{port}");
     let flags = ["--prometheus", &address, "--set", "telemetry.prometheus_linger=3s"];
     let health = ["--set", "checkpoint.on_verdict=true"];
@@ -116,8 +118,10 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     ] {
         let found = warnings(&finished).iter().any(|it| it.contains(said) && it.contains(place));
         assert!(found, "{said}: {}", finished.stderr);
+        // A busy machine may slow either rank down, which is said of it.
+        let is_of_rank_0 = |it: &&str| it.contains(said) && it.contains("rank 0 (");
+        assert!(!warnings(&finished).iter().any(is_of_rank_0), "{}", finished.stderr);
     }
-    assert!(warnings(&finished).iter().all(|it| !it.contains("rank 0 (")), "{}", finished.stderr);
 
     let record = hot.record();
     let triggers = &record["checkpoints"]["triggers"];

@@ -12,7 +12,7 @@ use crate::runs::Run;
 use support::{Folder, Running, finish, supervise};
 
 /// Longer than ranks wait.
-const HANG: Duration = Duration::from_secs(4);
+const HANG: Duration = Duration::from_secs(6);
 
 #[track_caller]
 fn expect_an_end_that_names(rank: usize, file: &'static str) {
@@ -20,7 +20,7 @@ fn expect_an_end_that_names(rank: usize, file: &'static str) {
     let run = Run::new(&mounted);
     let effect = Effect::Hang(HANG);
     mounted.set(Some(Fault::Named { operation: Operation::Write, name: file, effect }));
-    let finished = run.train(&["--set", "checkpoint.deadline=2s"]);
+    let finished = run.train(&["--set", "checkpoint.deadline=3s"]);
     assert!(mounted.last_hit().is_some());
     mounted.set(None);
     run.await_end(); // until then the process that hangs holds the folder's lock

@@ -204,8 +204,10 @@ fn progress(folder: &Folder) -> [u64; 3] {
     ["step", "next_sequence", "tokens"].map(|key| state[key].as_u64().unwrap())
 }
 
-/// Run in which rank 0 sleeps for three seconds at the beginning of step 5, and is asked to stop
-/// then.
+/// Sleeps for six seconds at the beginning of step 5.
+const SLOW_STEP_5: [&str; 4] = ["--inject", "slow@step=5,rank=0", "--inject", "slow@step=5,rank=0"];
+
+/// Run in which rank 0 sleeps at the beginning of step 5, and is asked to stop then.
 struct AskedInStep5 {
     folder: Folder,
     running: Running,
@@ -215,7 +217,8 @@ struct AskedInStep5 {
 }
 
 impl AskedInStep5 {
-    /// Sends a signal to one rank, and waits until that has reported it.
+    /// Sends a signal to one rank, and waits until that has reported it. The flags have the fault
+    /// that lets rank 0 sleep.
     fn new(ranks: usize, rank: usize, signal: &str, flags: &[&str]) -> Self {
         let folder = Folder::new();
         let stderr = folder.sibling("stderr");
@@ -223,7 +226,7 @@ impl AskedInStep5 {
             ranks,
             &[
                 &["train", "--threads", "1", "--out", &folder.text()],
-                &["--set", "schedule.steps=100000", "--inject", "slow@step=5,rank=0"][..],
+                &["--set", "schedule.steps=100000"][..],
                 flags,
             ]
             .concat(),
@@ -233,16 +236,21 @@ impl AskedInStep5 {
         let steps = folder.path().join("steps/r000000.jsonl");
         let lines = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         running.poll_while(|| lines(&steps).lines().count() < 4);
-        // Without its schema, which takes long to build: step 5 sleeps for 3 s.
+        // Without its schema, which takes long to build: step 5 does not sleep for ever.
         let record = std::fs::read(folder.path().join("record.json")).unwrap();
         let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
         let pid = record["ranks"][rank]["pid"].to_string();
         let mut asked = Self { folder, running, stderr, pid };
         asked.send(signal);
-        let reported = asked.stderr.clone();
-        asked.running.poll_while(|| !lines(&reported).contains("stop requested"));
+        asked.await_report("stop requested");
         assert_eq!(lines(&steps).lines().count(), 4, "reported before the step has ended");
         asked
+    }
+
+    /// Waits until it has reported this.
+    fn await_report(&mut self, text: &str) {
+        let stderr = self.stderr.clone();
+        self.running.poll_while(|| !std::fs::read_to_string(&stderr).unwrap().contains(text));
     }
 
     fn send(&self, signal: &str) {
@@ -254,45 +262,57 @@ impl AskedInStep5 {
     }
 }
 
-/// Sends the signal to a rank that waits for the gradients of a sleeping one.
 #[test]
 fn a_sigterm_in_a_step_makes_it_the_last_one_and_is_reported_at_once() {
-    for (ranks, rank, origin) in [(1, 0, ""), (2, 1, "rank 1: ")] {
-        let saves = [&["--checkpoint-every", "3steps"], &IN_FOREGROUND[..]].concat();
-        let mut asked = AskedInStep5::new(ranks, rank, "-TERM", &saves);
-        asked.send("-TERM"); // as launchers pass one request on in several ways
-        assert_eq!(asked.running.wait(), Some(75));
-        let stderr = asked.stderr();
-        let reported = format!("{origin}stop requested (SIGTERM): finishes step 5 and saves it; ");
-        let line = stderr.lines().find(|line| line.starts_with(&reported));
-        let line = line.unwrap_or_else(|| panic!("{stderr}"));
-        assert!(line.contains("; expected in about "), "{line}");
-        assert!(line.ends_with("steps 4 to 5 are lost, the newest checkpoint is step 3"), "{line}");
-        assert!(stderr.contains("SIGTERM: stops already; "), "{stderr}");
-        let folder = &asked.folder;
-        let record = folder.record();
-        assert_eq!((&record["status"], &record["exit_code"]), (&"stopped".into(), &75.into()));
-        assert_eq!(record["checkpoints"]["triggers"]["stop"], 1, "{record}");
-        assert_eq!(record["checkpoints"]["last_step"], 5);
-        assert_eq!(folder.steps(0).len(), 5, "no step after that of the signal");
-        let verified = support::run(&["ckpt", "verify", &folder.text()]).expect(0);
-        assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
-    }
+    assert_stops_after_step_5(1, 0, "");
+}
+
+/// Sends the signal to a rank that waits for the gradients of a sleeping one.
+#[test]
+fn a_sigterm_to_one_of_two_ranks_is_reported_with_its_number() {
+    assert_stops_after_step_5(2, 1, "rank 1: ");
+}
+
+#[track_caller]
+fn assert_stops_after_step_5(ranks: usize, rank: usize, origin: &str) {
+    let saves = [&["--checkpoint-every", "3steps"], &IN_FOREGROUND[..], &SLOW_STEP_5].concat();
+    let mut asked = AskedInStep5::new(ranks, rank, "-TERM", &saves);
+    asked.send("-TERM"); // as launchers pass one request on in several ways
+    assert_eq!(asked.running.wait(), Some(75));
+    let stderr = asked.stderr();
+    let reported = format!("{origin}stop requested (SIGTERM): finishes step 5 and saves it; ");
+    let line = stderr.lines().find(|line| line.starts_with(&reported));
+    let line = line.unwrap_or_else(|| panic!("{stderr}"));
+    assert!(line.contains("; expected in about "), "{line}");
+    assert!(line.ends_with("steps 4 to 5 are lost, the newest checkpoint is step 3"), "{line}");
+    assert!(stderr.contains("SIGTERM: stops already; "), "{stderr}");
+    let folder = &asked.folder;
+    let record = folder.record();
+    assert_eq!((&record["status"], &record["exit_code"]), (&"stopped".into(), &75.into()));
+    assert_eq!(record["checkpoints"]["triggers"]["stop"], 1, "{record}");
+    assert_eq!(record["checkpoints"]["last_step"], 5);
+    assert_eq!(folder.steps(0).len(), 5, "no step after that of the signal");
+    let verified = support::run(&["ckpt", "verify", &folder.text()]).expect(0);
+    assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
 }
 
 #[test]
 fn the_second_interrupt_ends_at_once_and_says_what_is_lost() {
-    let mut asked = AskedInStep5::new(1, 0, "-INT", &["--log-format", "json"]);
-    // Until the report of the first one is over, the second one ends the process without a word.
-    std::thread::sleep(Duration::from_millis(500));
+    let flags = ["--log-format", "json", "--inject", "hang@step=5,rank=0"];
+    let mut asked = AskedInStep5::new(1, 0, "-INT", &flags);
+    // Until the report of the first one is over, the second one ends the process without a word:
+    // a request that is reported after it says when that is.
+    asked.send("-TERM");
+    asked.await_report("SIGTERM: stops already");
     asked.send("-INT");
     assert_eq!(asked.running.wait(), Some(130));
     assert_eq!(asked.folder.steps(0).len(), 4);
     let stderr = asked.stderr();
     let events = stderr.lines().filter(|line| line.contains("\"event\":\"stop\""));
     let events: Vec<Value> = events.map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [first, second] = &events[..] else { panic!("{stderr}") };
+    let [first, between, second] = &events[..] else { panic!("{stderr}") };
     assert_eq!((&first["last_step"], &first["ends_at_once"]), (&5.into(), &false.into()));
+    assert_eq!((&between["last_step"], &between["ends_at_once"]), (&5.into(), &false.into()));
     assert!(first["expected_seconds"].is_number(), "{first}");
     assert_eq!((&first["signal"], &first["step"]), (&"SIGINT".into(), &5.into()));
     assert_eq!((&second["last_step"], &second["ends_at_once"]), (&Value::Null, &true.into()));
@@ -431,18 +451,19 @@ fn a_start_on_slow_storage_outlasts_the_deadline_of_collectives() {
 /// The result was recorded and reported before, so the exit code stays, and each rank warns.
 #[test]
 fn a_failing_mpi_finalize_does_not_change_the_exit_code() {
-    let short_deadlines = ["--deadline", "3s", "--set", "checkpoint.deadline=3s"];
+    // Only an end that hangs waits for the deadlines, which saves have to keep.
+    let short_deadlines = ["--deadline", "5s", "--set", "checkpoint.deadline=5s"];
     let stop = ["--inject", "stop@step=2,rank=1", "--log-format", "json"];
+    let stop = [short_deadlines, stop].concat();
     for (body, extra, code, cause) in [
         ("", &[][..], 0, "MPI could not end: "),
-        ("hang();", &stop, 75, "MPI_Finalize does not end"),
+        ("hang();", &stop[..], 75, "MPI_Finalize does not end"),
     ] {
         let folder = Folder::new();
         let built = tempfile::tempdir().unwrap();
         let library = failing_finalize(body, built.path());
         let variables = [("LD_PRELOAD", library.as_os_str())];
-        let extra = [&short_deadlines, extra].concat();
-        let both = on_each_rank(2, &arguments(&folder.text(), &extra), &variables);
+        let both = on_each_rank(2, &arguments(&folder.text(), extra), &variables);
         let stderr = both.finished.stderr;
         assert_eq!(both.codes, format!("{code}\n{code}\n"), "{stderr}");
         assert_eq!(folder.record()["exit_code"], code);

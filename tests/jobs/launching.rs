@@ -46,7 +46,9 @@ fn a_restart_recovers_from_an_injected_kill() {
     let folder = Folder::new();
     let in_foreground = ["--set", "checkpoint.background=false"];
     let saves = [&["--steps", "12", "--checkpoint-every", "4steps"][..], &in_foreground].concat();
-    let drill = [&saves[..], &["--inject", "kill@step=7,rank=1"]].concat();
+    // The other rank has written step 6 by then.
+    let late = ["--inject", "slow@step=7,rank=1", "--inject", "kill@step=7,rank=1"];
+    let drill = [&saves[..], &late].concat();
     let finished = launched(train(&folder, &["--restarts", "1"], &drill)).expect(0);
     finished.expect_stderr(&["starting again, 0 restarts left", "no effect, it is of attempt 1"]);
     let record = folder.record();

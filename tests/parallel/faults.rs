@@ -17,7 +17,7 @@ const RANKS: usize = 4;
 /// Arguments of a run that has an operation of each bucket in flight when a fault happens.
 fn arguments(layout: Layout, folder: &Folder, fault: &str) -> Vec<String> {
     let out = folder.text();
-    let own = ["train", "--out", &out, "--threads", "1", "--deadline", "3s", "--inject", fault];
+    let own = ["train", "--out", &out, "--threads", "1", "--deadline", "5s", "--inject", fault];
     let several = ["--set", support::SEVERAL_BUCKETS].map(str::to_owned);
     own.map(str::to_owned).into_iter().chain(layout.flags()).chain(several).collect()
 }

@@ -9,6 +9,7 @@ mod folder;
 mod gap;
 pub mod launcher;
 mod nodes;
+mod ports;
 mod process;
 mod profile;
 pub mod s3;
@@ -22,6 +23,7 @@ pub mod versitygw;
 pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries, record, text};
 pub use gap::{GapGrowth, StepGap, assert_gap_grows_as_planted};
 pub use nodes::{add_node, mpirun_on_nodes};
+pub use ports::free_port;
 pub use process::{
     EachRank, Finished, PROBE, ResidentBytes, Running, delay_streams, finish, finish_waiting,
     launch, library_of, mpirun, mpirun_test, on_each_rank, resident_bytes, run, supervise,

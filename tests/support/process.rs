@@ -288,7 +288,7 @@ pub fn on_each_rank(ranks: usize, arguments: &[&str], variables: &[(&str, &OsStr
     let codes = folder.path().join("codes");
     let script = r#"
         ranks=$1; codes=$2; shift 2; "$@"; echo $? >>"$codes"
-        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = "$ranks" ] && break; sleep 0.1; done"#;
+        for _ in $(seq 600); do [ "$(wc -l <"$codes")" = "$ranks" ] && break; sleep 0.1; done"#;
     let mut command = launch(ranks, "sh");
     command.args(["-c", script, "sh", &ranks.to_string()]).arg(&codes);
     command.arg(program());

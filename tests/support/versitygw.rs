@@ -1,12 +1,14 @@
 //! VersityGW, an independent S3 server, over a temporary folder.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use tempfile::TempDir;
+
+use crate::ports::free_port;
 
 /// A server with one bucket. Ends when dropped.
 #[derive(Debug)]
@@ -25,9 +27,7 @@ impl VersityGw {
         for new in [&data, &data.join("bucket"), &metadata] {
             std::fs::create_dir(new).unwrap();
         }
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+        let port = free_port();
         let address = format!("127.0.0.1:{port}");
         let mut command = Command::new(program);
         command.args(["--access", "test", "--secret", "test-secret", "--port", &address]);

@@ -1,10 +1,8 @@
 //! Log lines of `--log-format json`: every line on stderr has its time, its subject, and its rank,
 //! host and step.
 
-use std::net::TcpListener;
-
 use serde_json::Value;
-use support::{Folder, finish, yardstick};
+use support::{Folder, finish, free_port, yardstick};
 
 /// All lines, each of which must be an object with these.
 #[track_caller]
@@ -30,8 +28,7 @@ fn name(line: &Value) -> Option<&str> {
 
 /// Returns the URL of a collector where nothing listens, which the log warns of.
 fn nowhere() -> String {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    format!("http://127.0.0.1:{port}")
+    format!("http://127.0.0.1:{}", free_port())
 }
 
 const FLAGS: [&str; 6] = ["train", "--steps", "6", "--log-format", "json", "--otlp"];

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Folder, Running, mpirun, run};
+use support::{Folder, Running, free_port, mpirun, run};
 
 /// Killed when dropped.
 struct Server(Child);
@@ -18,10 +18,6 @@ impl Drop for Server {
         drop(self.0.kill());
         drop(self.0.wait());
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// The body of the answer; `None` if nobody answers.
@@ -99,9 +95,13 @@ fn prometheus_answers_questions_about_both_ranks() {
     let folder = Folder::new();
     let (endpoint, server) = (free_port(), free_port());
     let _server = prometheus(Path::new(&folder.sibling("")), endpoint, server);
+    let is_ready = |answer: &String| answer.contains("is Ready");
+    until("a server", || http_get(server, "/-/ready").filter(is_ready));
     let address = format!("127.0.0.1:{endpoint}");
     let linger = ["--set", "telemetry.prometheus_linger=1h", "--set", "schedule.steps=200"];
-    let linger = [&linger[..], &["--checkpoint-every", "50steps"]].concat();
+    // Long enough for scrapes in the middle, so that counters grow between two of them.
+    let slow = ["--inject", "slow@step=100,rank=0"];
+    let linger = [&linger[..], &slow, &["--checkpoint-every", "50steps"]].concat();
     let out = folder.text();
     let flags = ["train", "--out", &out, "--prometheus", &address];
     let training = Running::start(mpirun(2, &[&flags[..], &linger].concat()));
@@ -146,7 +146,7 @@ fn the_endpoint_answers_while_a_collective_hangs() {
     let hangs = |text: &String| text.contains("yardstick_step{rank=\"1\"} 19");
     until("step 19", || http_get(endpoint, "/metrics").filter(hangs));
     std::thread::sleep(Duration::from_secs(1));
-    let text = http_get(endpoint, "/metrics").unwrap();
+    let text = until("an answer", || http_get(endpoint, "/metrics"));
     assert!(hangs(&text) && text.contains("yardstick_last_step_timestamp_seconds"), "{text}");
     drop(training); // the frozen rank would sleep for an hour
 }

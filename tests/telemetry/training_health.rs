@@ -1,10 +1,10 @@
 //! Reports of a run on its losses, weights and updates: a spike, also across a resume.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
 use serde_json::Value;
-use support::{Folder, Running, StepLine, yardstick};
+use support::{Folder, Running, StepLine, free_port, yardstick};
 
 /// Data other than that of the golden losses, which would end the run.
 const OTHER_DATA: [&str; 2] = ["--set", "data.seed=77"];
@@ -109,7 +109,7 @@ fn value(page: &str, name: &str) -> Option<f64> {
 
 #[test]
 fn the_metrics_have_the_last_values() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let folder = Folder::new();
     let address = format!("127.0.0.1:{port}");
     let out = folder.text();

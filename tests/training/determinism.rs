@@ -137,21 +137,26 @@ fn overlap_does_not_change_a_bit() {
 
 #[test]
 fn with_overlap_the_first_reduction_starts_before_backward_ends() {
-    let on = train(2, &["--set", SEVERAL_BUCKETS]);
     let leads = |folder: &Folder, rank| -> Vec<u64> {
         let lines = folder.steps(rank);
         lines.iter().map(|line| line.0["first_bucket_lead_ns"].as_u64().unwrap()).collect()
     };
-    for rank in 0..2 {
-        // Not in every step: on a busy machine the communication thread may wait for a core.
-        let leads = leads(&on, rank);
-        assert!(leads.iter().any(|&lead| lead > 0), "rank {rank}: {leads:?}");
-    }
+    let hidden = |folder: &Folder| folder.record()["collectives"]["hidden_share"].as_f64().unwrap();
+    // Not in every step: on a busy machine the communication thread may wait for a core, and then
+    // perhaps in all steps of a run.
+    let mut found = Vec::new();
+    let is_early = (0..3).any(|_| {
+        let on = train(2, &["--set", SEVERAL_BUCKETS]);
+        let leads = [0, 1].map(|rank| leads(&on, rank));
+        let hidden_share = hidden(&on);
+        let is_early = leads.iter().all(|of_rank| of_rank.iter().any(|&lead| lead > 0));
+        found.push((leads, hidden_share));
+        is_early && hidden_share > 0.0
+    });
+    assert!(is_early, "{found:?}");
     let off = train(2, &["--set", SEVERAL_BUCKETS, "--set", "collectives.overlap=false"]);
     assert!(leads(&off, 0).iter().all(|&lead| lead == 0), "without overlap none starts early");
-    let hidden = |folder: &Folder| folder.record()["collectives"]["hidden_share"].as_f64().unwrap();
     assert_eq!(hidden(&off), 0.0);
-    assert!(hidden(&on) > 0.0);
 }
 
 #[test]

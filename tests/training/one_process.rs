@@ -259,8 +259,9 @@ fn a_complete_run_fails_if_its_record_cannot_be_written() {
         std::fs::remove_file(&record).unwrap();
         std::fs::create_dir(&record).unwrap();
     });
-    let slow = ["--steps", "3", "--inject", "slow@step=2", "--log-format", "json"];
-    let finished = folder.train(&slow).expect(1);
+    let slow = ["--inject", "slow@step=2", "--inject", "slow@step=2"]; // six seconds
+    let flags = [&["--steps", "3", "--log-format", "json"], &slow[..]].concat();
+    let finished = folder.train(&flags).expect(1);
     obstruct.join().unwrap();
     let lines = json_lines(&finished);
     let [.., end, error] = lines.as_slice() else { panic!("{lines:?}") };
@@ -285,7 +286,7 @@ fn a_fault_in_a_completed_step_is_a_note() {
     assert!(!stderr.contains("step 3 was completed"), "{stderr}");
 }
 
-/// Removing old checkpoints takes three seconds, after the save of step 4 and after the last one.
+/// Removing old checkpoints takes six seconds after the save of step 4, and three after the last.
 #[test]
 fn slow_retention_delays_no_step_but_the_end() {
     let folder = Folder::new();
@@ -293,11 +294,12 @@ fn slow_retention_delays_no_step_but_the_end() {
     let [fourth, last] = [4, 8].map(fault);
     let saves = ["--steps", "8", "--checkpoint-every", "4steps", "--set", "checkpoint.keep=1"];
     folder.train(&["--steps", "2"]).expect(0);
-    folder.train(&[&saves[..], &["--inject", &fourth, "--inject", &last]].concat()).expect(0);
+    let faults = ["--inject", &fourth, "--inject", &fourth, "--inject", &last];
+    folder.train(&[&saves[..], &faults].concat()).expect(0);
     let second = 1_000_000_000;
     for step in folder.steps(0) {
         let checkpoint_ns = step.0["phases_ns"]["checkpoint"].as_u64().unwrap();
-        assert!(checkpoint_ns < 2 * second, "no step waits for a removal: {checkpoint_ns} ns");
+        assert!(checkpoint_ns < 5 * second, "no step waits for a removal: {checkpoint_ns} ns");
     }
     assert_eq!(folder.checkpoint_count(), 1, "the end waits for the removal");
 }

@@ -167,7 +167,7 @@ fn abandoning_is_final() {
 #[test]
 fn an_absent_rank_is_a_deadline_and_is_named() {
     in_own_process("an_absent_rank_is_a_deadline_and_is_named", 0, || {
-        let timeout = Duration::from_millis(500);
+        let timeout = Duration::from_secs(2);
         let world = *worlds().end();
         on_ranks(world, |Rank { nccl, device }| {
             let nccl = Arc::new(nccl);

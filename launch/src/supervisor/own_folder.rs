@@ -163,7 +163,7 @@ mod tests {
         drop(mpirun.stdin.take());
         mpirun.wait().unwrap();
         // Children of other tests may hold the lock for a moment.
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while lock.try_lock().is_err() {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(10));

@@ -28,6 +28,10 @@ const QUEUE_EVENTS: usize = 4096;
 /// Longest wait for the delivery of a warning.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Longest wait for the delivery of the answer to a request to stop, which may be the last word of
+/// the process: on a busy machine the telemetry thread may wait for a core.
+const STOP_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// An element of the queue.
 #[allow(clippy::large_enum_variant, reason = "most are steps, and they fill a fixed queue")]
 enum Message {
@@ -245,22 +249,22 @@ impl Events {
     /// may be the last message of a process.
     pub fn warn(&self, anomaly: Anomaly) {
         self.emit(Event::Warning(anomaly));
-        self.await_delivery();
+        self.await_delivery(FLUSH_TIMEOUT);
     }
 
     /// Emits that a signal asks the run to stop. Waits a moment for delivery too, because the
     /// process may end after it; `false` if telemetry has ended.
     pub fn stop_requested(&self, request: &StopRequest) -> bool {
         self.emit(Event::Stop(request.clone()));
-        self.await_delivery()
+        self.await_delivery(STOP_FLUSH_TIMEOUT)
     }
 
     /// Waits a moment until earlier events are delivered; `false` if the telemetry thread has
     /// ended.
-    fn await_delivery(&self) -> bool {
+    fn await_delivery(&self, limit: Duration) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Message::Flush(answer));
-        let delivered = answered.recv_timeout(FLUSH_TIMEOUT);
+        let delivered = answered.recv_timeout(limit);
         delivered != Err(RecvTimeoutError::Disconnected) // slow storage may keep the thread
     }
 
@@ -278,7 +282,7 @@ impl Events {
     /// the last message of a process.
     pub fn corruption(&self, found: WrongValues) {
         self.emit(Event::Corruption(found));
-        self.await_delivery();
+        self.await_delivery(FLUSH_TIMEOUT);
     }
 
     /// Emits the readings of a piece of hardware.

@@ -1,10 +1,9 @@
 //! Password in the URL of a collector: it is sent there, and nowhere else.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use super::receiver::Collector;
-use support::{Finished, Folder, finish, run, text, yardstick};
+use support::{Finished, Folder, finish, free_port, run, text, yardstick};
 
 const PASSWORD: &str = "PASS1234";
 /// The header of `user:PASS1234`, in lower case as the receiver keeps it.
@@ -62,11 +61,11 @@ fn only_the_collector_gets_the_password() {
 
 #[test]
 fn a_collector_that_is_absent_is_named_without_the_password() {
-    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let absent = format!("127.0.0.1:{}", free_port());
     let folder = Folder::new();
     let url = format!("http://user:{PASSWORD}@{absent}");
     let finished = train(&folder, "10", &["--otlp", &url]).expect(0);
-    let finished = finished.expect_stderr(&["telemetry.otlp", &absent.to_string()]);
+    let finished = finished.expect_stderr(&["telemetry.otlp", &absent]);
     expect_hidden_in(&folder, &finished);
 }
 

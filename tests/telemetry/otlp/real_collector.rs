@@ -2,7 +2,7 @@
 //! how much that is, and forwards it (`make soak-otlp`).
 
 use std::ffi::OsStr;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ impl RealCollector {
     /// Starts the program, which sends everything on to a URL before it answers.
     pub(crate) fn start(program: &OsStr, target: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = support::free_port();
         let file = folder.path().join("collector.yaml");
         std::fs::write(&file, configuration(port, target)).unwrap();
         let child = Command::new(program).arg("--config").arg(&file).spawn().unwrap();

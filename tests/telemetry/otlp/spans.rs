@@ -89,10 +89,12 @@ fn steps_have_the_times_of_their_phases() {
             let told_ns = line.0["unix_ms"].as_u64().unwrap() * 1_000_000;
             assert!(told_ns.abs_diff(step.end_time_unix_nano) < TOLERANCE_NS, "{step:?}");
         }
-        for pair in steps.windows(2) {
-            let [end, start] = [pair[0].end_time_unix_nano, pair[1].start_time_unix_nano];
-            assert!(end <= start + PREEMPTED_NS, "{pair:?}");
-        }
+        // A few may be told later than they ended by any time, and then overlap the next one.
+        let is_late = |pair: &&[&Span]| {
+            pair[0].end_time_unix_nano > pair[1].start_time_unix_nano + PREEMPTED_NS
+        };
+        let late: Vec<_> = steps.windows(2).filter(is_late).collect();
+        assert!(late.len() < steps.len() / 3, "{late:?}");
     }
 }
 
@@ -110,8 +112,10 @@ fn the_start_and_the_saves_are_spans() {
         let duration_ns = span.end_time_unix_nano - span.start_time_unix_nano;
         assert!((duration_ns as f64 - seconds * 1e9).abs() < 1e3, "{span:?}, {seconds} s");
     }
-    let first_step_ns = named(&spans, "step")[0].end_time_unix_nano;
-    assert!(start_ns.abs_diff(first_step_ns) < 10 * TOLERANCE_NS, "{start_ns}, {first_step_ns}");
+    // In the first step or after it, and before the second one ends.
+    let steps = named(&spans, "step");
+    assert!(steps[0].start_time_unix_nano < start_ns + PREEMPTED_NS, "{start_ns}, {:?}", steps[0]);
+    assert!(start_ns < steps[1].end_time_unix_nano + TOLERANCE_NS, "{start_ns}, {:?}", steps[1]);
     let saves = named(&spans, "checkpoint");
     let saved: Vec<_> =
         saves.iter().map(|save| integer(&save.attributes, "yardstick.step")).collect();

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::receiver::Collector;
-use support::{Finished, Folder, finish, run, yardstick};
+use support::{Finished, Folder, finish, free_port, run, yardstick};
 
 /// Longest wait of a run for a collector when it has ended, and for its other work then on a busy
 /// machine: less than the 10 s that a request may take by OpenTelemetry's default.
@@ -50,7 +50,7 @@ impl Ended {
 fn a_collector_that_hangs_or_is_absent_is_one_warning() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap(); // accepts connections, answers none
     let hanging = listener.local_addr().unwrap().port();
-    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let absent = free_port();
     for (port, why) in [(hanging, "timed out"), (absent, "Connection refused")] {
         let folder = Folder::new();
         let url = format!("http://127.0.0.1:{port}");

@@ -150,13 +150,15 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::{self, sleep};
 
     use collectives::{Collective, Threads};
 
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_millis(800);
+    /// Longer than a busy machine keeps a rank from its answers.
+    const TIMEOUT: Duration = Duration::from_secs(2);
 
     fn together<'a>(
         collective: &'a dyn Collective,
@@ -167,19 +169,22 @@ mod tests {
         Together { ranks, purpose: "read", timeout, stop_requested }
     }
 
-    /// Returns the outcomes of two ranks.
+    /// Returns the outcomes of two ranks. The work is told whether a rank has ended.
     fn on_two_ranks(
         timeout: Duration,
         stop_requested: &(dyn Fn() -> bool + Sync),
-        work: impl Fn(usize) -> Outcome<usize> + Sync,
+        work: impl Fn(usize, &AtomicBool) -> Outcome<usize> + Sync,
     ) -> [Outcome<usize>; 2] {
         let ranks = Threads::group(2);
-        let work = &work;
+        let has_ended = AtomicBool::new(false);
+        let (work, has_ended) = (&work, &has_ended);
         thread::scope(|scope| {
             let of_rank = |rank| {
                 scope.spawn(move || {
                     let together = together(rank, timeout, stop_requested);
-                    together.run(|| work(together.ranks.rank()))
+                    let outcome = together.run(|| work(together.ranks.rank(), has_ended));
+                    has_ended.store(true, Ordering::SeqCst);
+                    outcome
                 })
             };
             let started: Vec<_> = ranks.iter().map(|rank: &Threads| of_rank(rank)).collect();
@@ -189,8 +194,17 @@ mod tests {
     }
 
     /// Takes longer than the timeout on rank 1.
-    fn slow(rank: usize) -> Outcome<usize> {
-        sleep(TIMEOUT * 2 * rank as u32);
+    fn slow(rank: usize, _: &AtomicBool) -> Outcome<usize> {
+        sleep(TIMEOUT * 5 / 4 * rank as u32);
+        Ok(rank)
+    }
+
+    /// Takes longer on rank 1 than rank 0 waits, but not for ever.
+    fn too_slow(rank: usize, has_ended: &AtomicBool) -> Outcome<usize> {
+        let end = Instant::now() + Duration::from_secs(60);
+        while rank == 1 && !has_ended.load(Ordering::SeqCst) && Instant::now() < end {
+            sleep(Duration::from_millis(5));
+        }
         Ok(rank)
     }
 
@@ -202,8 +216,8 @@ mod tests {
 
     #[test]
     fn patience_and_a_stop_request_limit_the_wait() {
-        let limited = on_two_ranks(TIMEOUT / 4, &|| false, slow);
-        let asked_to_stop = on_two_ranks(Duration::MAX, &|| true, |rank| slow(2 * rank));
+        let limited = on_two_ranks(TIMEOUT / 4, &|| false, too_slow);
+        let asked_to_stop = on_two_ranks(Duration::MAX, &|| true, too_slow);
         for failure in limited.into_iter().chain(asked_to_stop).map(Outcome::unwrap_err) {
             assert_eq!((failure.code, failure.rank), (ExitCode::PeerLost, Some(1)));
             let text = failure.error.to_string();
@@ -213,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_failure_ends_all_ranks_with_its_code() {
-        let outcomes = on_two_ranks(Duration::MAX, &|| false, |rank| match rank {
+        let outcomes = on_two_ranks(Duration::MAX, &|| false, |rank, _| match rank {
             0 => Ok(0),
             _ => Err(Failure::usage("no such file")),
         });

@@ -98,8 +98,17 @@ fn sequences_are_generated_faster_than_trained_on() {
     let source = Synthetic::training(3, 50_257);
     let mut inputs = vec![0; 1024];
     let mut targets = vec![0; 1024];
-    let start = std::time::Instant::now();
-    (0..1000).for_each(|index| source.fill(index, &mut inputs, &mut targets));
-    let rate = 1_024_000.0 / start.elapsed().as_secs_f64();
-    assert!(rate > 2e6, "{rate} tokens/s; on an idle machine it is above 5e7");
+    let mut rate = || {
+        let start = std::time::Instant::now();
+        (0..1000).for_each(|index| source.fill(index, &mut inputs, &mut targets));
+        1_024_000.0 / start.elapsed().as_secs_f64()
+    };
+    // This thread may lose its core: the best of some tries counts.
+    let mut rates = [0.0; 20];
+    let is_reached = rates.iter_mut().any(|tried| {
+        *tried = rate();
+        *tried > 2e6
+    });
+    let rate = rates.into_iter().fold(0.0, f64::max);
+    assert!(is_reached, "{rate} tokens/s; on an idle machine it is above 5e7");
 }

@@ -329,12 +329,23 @@ mod tests {
         });
         let start = Instant::now();
         let deadline = start + Duration::from_millis(10);
-        let errors = tickets.map(|ticket| handle.wait(&world, &ticket, deadline).unwrap_err());
-        assert!(matches!(errors[0], Error::Deadline { .. }), "{errors:?}");
-        assert!(errors[1..].iter().all(|error| matches!(error, Error::Dead { .. })), "{errors:?}");
-        drop(handle.leave_mpi(handle.lock()));
-        assert!(start.elapsed() >= GRACE, "the thread gets its grace");
-        assert!(start.elapsed() < GRACE * 2, "once for all, not {:?}", start.elapsed());
+        let ends = tickets.map(|ticket| {
+            let error = handle.wait(&world, &ticket, deadline).unwrap_err();
+            (error, start.elapsed())
+        });
+        let [(first, until_first), (second, until_second), (third, until_third)] = &ends;
+        assert!(matches!(first, Error::Deadline { .. }), "{ends:?}");
+        assert!([second, third].iter().all(|it| matches!(it, Error::Dead { .. })), "{ends:?}");
+        assert!(*until_first >= GRACE, "the thread gets its grace: {ends:?}");
+        // Once for all. This thread may lose its core for as long, but hardly every time.
+        let later = [*until_second - *until_first, *until_third - *until_second];
+        assert!(later.iter().any(|wait| *wait < GRACE), "{ends:?}");
+        let leaves = [(); 3].map(|()| {
+            let start = Instant::now();
+            drop(handle.leave_mpi(handle.lock()));
+            start.elapsed()
+        });
+        assert!(leaves.iter().any(|leave| *leave < GRACE), "{leaves:?}");
     }
 
     #[test]
