@@ -388,26 +388,6 @@ fn an_export_is_complete_or_not_written() {
 }
 
 #[test]
-fn an_export_replaces_the_leftovers_of_a_killed_one_but_not_of_a_running_one() {
-    let folder = Folder::new();
-    train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
-    let out = text(&folder.sibling("exported"));
-    let staging = folder.sibling(".exported.export-partial");
-    std::fs::create_dir(&staging).unwrap();
-    std::fs::write(staging.join("model.safetensors"), "half of it").unwrap();
-    let running = std::fs::File::open(&staging).unwrap();
-    running.lock().unwrap();
-    let export = ["export", &folder.text(), "--out", &out];
-    run(&export).expect(2).expect_stderr(&["another export is writing to it"]);
-    assert!(staging.join("model.safetensors").exists());
-    drop(running);
-    run(&export).expect(0);
-    assert!(!staging.exists());
-    let second = folder.sibling("second");
-    train(&second, GPT, &["--steps", "1", "--init-from", &out]).expect(0);
-}
-
-#[test]
 fn an_out_that_cannot_be_replaced_is_refused_before_anything_is_written() {
     let folder = Folder::new();
     train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
