@@ -7,38 +7,29 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use support::{Finished, Folder, Running, finish, record, run, text, yardstick};
 
-const GPT: &[&str] = &[
-    "--workload",
-    "smoke",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.micro_sequences=2",
-    "--set",
-    "batch.global_sequences=4",
-];
+const GPT: &[&str] = [
+    ["--workload", "smoke"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.micro_sequences=2"],
+    ["--set", "batch.global_sequences=4"],
+]
+.as_flattened();
 /// Small enough for autograd to be fast.
-const LLAMA: &[&str] = &[
-    "--workload",
-    "llama-smoke",
-    "--engine",
-    "candle",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.global_sequences=4",
-];
+const LLAMA: &[&str] = [
+    ["--workload", "llama-smoke"],
+    ["--engine", "candle"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.global_sequences=4"],
+]
+.as_flattened();
 
-const TIED_LLAMA: &[&str] = &[
-    "--workload",
-    "llama-smoke",
-    "--set",
-    "model.tied=true",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.global_sequences=4",
-];
+const TIED_LLAMA: &[&str] = [
+    ["--workload", "llama-smoke"],
+    ["--set", "model.tied=true"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.global_sequences=4"],
+]
+.as_flattened();
 
 #[track_caller]
 fn train(out: &Path, family: &[&str], extra: &[&str]) -> Finished {
