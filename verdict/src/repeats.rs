@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::compare::Estimate;
 use crate::error::{Error, Result};
+use crate::page::{right, write_table};
 use record::statistics::percentile;
 use record::text::number_format;
 use record::{self, Record, StepSeries, injected_warning};
@@ -201,9 +202,7 @@ impl fmt::Display for Bench {
         let Self { workload, workload_id, world, .. } = self;
         let ranks = number_format::count(*world, "rank");
         writeln!(formatter, "{workload} ({workload_id}) on {ranks}\n")?;
-        for line in self.table().lines() {
-            writeln!(formatter, "{}", line.trim_end())?;
-        }
+        write_table(formatter, &self.table())?;
         writeln!(formatter)?;
         let figures = [
             ("tokens/s", self.tokens_per_second),
@@ -235,17 +234,16 @@ impl fmt::Display for Bench {
 
 impl Bench {
     fn table(&self) -> Table {
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).force_no_tty();
         let names = ["repeat", "warm-up", "measured", "steady", "tokens/s", "step ms"];
-        table.set_header(names.map(|name| right(name.to_owned())));
+        table.set_header(names.map(right));
         for (number, repeat) in self.repeats.iter().enumerate() {
             table.add_row([
-                right((number + 1).to_string()),
-                right(repeat.warmup_steps.to_string()),
-                right(repeat.measured_steps.to_string()),
-                right(if repeat.is_steady { "yes" } else { "no" }.to_owned()),
+                right(number + 1),
+                right(repeat.warmup_steps),
+                right(repeat.measured_steps),
+                right(if repeat.is_steady { "yes" } else { "no" }),
                 right(number_format::thousands(repeat.tokens_per_second)),
                 right(number_format::milliseconds(repeat.step_ms_median)),
             ]);
