@@ -13,16 +13,13 @@ use support::{
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
 /// of 32 tokens, and no probe.
-pub(crate) const SMALL: [&str; 8] = [
-    "--set",
-    "telemetry.matmul_probe=0s",
-    "--set",
-    "batch.sequence_tokens=32",
-    "--set",
-    "batch.micro_sequences=1",
-    "--set",
-    "batch.global_sequences=2",
-];
+pub(crate) const SMALL: &[&str] = [
+    ["--set", "telemetry.matmul_probe=0s"],
+    ["--set", "batch.sequence_tokens=32"],
+    ["--set", "batch.micro_sequences=1"],
+    ["--set", "batch.global_sequences=2"],
+]
+.as_flattened();
 
 /// Steps over which losses are compared. `cuda_engine` of models compares every gradient of a step;
 /// these have several updates, and prefetched batches.
@@ -37,7 +34,7 @@ pub(crate) fn train(folder: &Folder, workload: &str, flags: &[&str]) -> Finished
 }
 
 fn train_command(folder: &Folder, workload: &str, flags: &[&str]) -> Command {
-    let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
+    let all = [&["train", "--workload", workload, "--out", &folder.text()], SMALL, flags];
     let mut command = yardstick(&all.concat());
     delay_streams(&mut command, "30");
     command
@@ -158,7 +155,7 @@ fn recomputation_is_what_the_memory_of_the_device_needs() {
     let planned = |level: &str| {
         let setting = format!("run.recompute={level}");
         let flags = ["plan", "--workload", "smoke", "--device", "cuda", "--json"];
-        let plan = run(&[&flags[..], &SMALL[..], &["--set", &setting]].concat()).expect(0);
+        let plan = run(&[&flags[..], SMALL, &["--set", &setting]].concat()).expect(0);
         let plan: Value = serde_json::from_str(&plan.stdout).unwrap();
         plan["device"]["total_bytes"].as_u64().unwrap()
     };

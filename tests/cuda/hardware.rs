@@ -17,30 +17,22 @@ use support::{
 const FAULTS: &str =
     "1:throttled=64,1:power=410,1:limit=500,1:xid=79@1,1:next_xid=45@1,1:ecc=2@1,1:replays=5@1";
 
-const SMALL: [&str; 18] = [
-    "--set",
-    "telemetry.matmul_probe=0s",
-    "--threads",
-    "1",
-    "--set",
-    "model.layers=2",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.micro_sequences=1",
-    "--set",
-    "batch.global_sequences=4",
-    "--set",
-    "telemetry.hardware_interval=50ms",
-    "--set",
-    "telemetry.price_per_node_hour=36",
-    "--steps",
-    "60",
-];
+const SMALL: &[&str] = [
+    ["--set", "telemetry.matmul_probe=0s"],
+    ["--threads", "1"],
+    ["--set", "model.layers=2"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.micro_sequences=1"],
+    ["--set", "batch.global_sequences=4"],
+    ["--set", "telemetry.hardware_interval=50ms"],
+    ["--set", "telemetry.price_per_node_hour=36"],
+    ["--steps", "60"],
+]
+.as_flattened();
 
 fn two_ranks(folder: &Folder, faults: &str, flags: &[&str]) -> Command {
     let out = folder.text();
-    let all = [&["train", "--device", "cuda", "--out", &out], &SMALL[..], flags].concat();
+    let all = [&["train", "--device", "cuda", "--out", &out], SMALL, flags].concat();
     let mut command = mpirun(2, &all);
     command.envs([("EMULATED_CUDA_DEVICES", "2"), ("EMULATED_NVML", faults)]);
     command

@@ -17,7 +17,7 @@ const SEARCHED: &str = "YARDSTICK_CUDA_PATH";
 
 fn short_run(folder: &Folder, flags: &[&str]) -> Command {
     let start = ["train", "--device", "cuda", "--steps", "1", "--out", &folder.text()];
-    yardstick(&[&start[..], &SMALL, flags].concat())
+    yardstick(&[&start[..], SMALL, flags].concat())
 }
 
 /// The run ends with exit code 3 and one sentence.

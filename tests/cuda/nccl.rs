@@ -13,22 +13,16 @@ use support::{Finished, Folder, Running, delay_streams, finish, mpirun, on_each_
 
 /// Little work, because the emulated device is slow: four micro-batches of 16 tokens a step on one
 /// rank, two on two ranks, and several buckets. Comparing what ranks reach takes longer than steps.
-const SMALL: [&str; 14] = [
-    "--threads",
-    "1",
-    "--set",
-    "telemetry.matmul_probe=0s",
-    "--set",
-    "model.layers=2",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.micro_sequences=1",
-    "--set",
-    "batch.global_sequences=4",
-    "--set",
-    "collectives.bucket_bytes=65536",
-];
+const SMALL: &[&str] = [
+    ["--threads", "1"],
+    ["--set", "telemetry.matmul_probe=0s"],
+    ["--set", "model.layers=2"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.micro_sequences=1"],
+    ["--set", "batch.global_sequences=4"],
+    ["--set", "collectives.bucket_bytes=65536"],
+]
+.as_flattened();
 
 const FORMATS: [&str; 2] = ["precision.compute=f32", "precision.compute=bf16"];
 
@@ -38,7 +32,7 @@ const SHARDED_BF16: [&str; 2] = ["precision.compute=bf16", "parallel.sharded=opt
 const DEVICES: (&str, &str) = ("EMULATED_CUDA_DEVICES", "2");
 
 fn arguments<'a>(out: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
-    [&["train", "--device", "cuda", "--out", out], &SMALL[..], flags].concat()
+    [&["train", "--device", "cuda", "--out", out], SMALL, flags].concat()
 }
 
 fn two_ranks(out: &str, flags: &[&str]) -> Command {
@@ -78,7 +72,7 @@ fn two_ranks_have_the_losses_of_one() {
 fn four_ranks_in_two_dimensions_have_the_losses_of_the_host() {
     let host = Folder::new();
     let steps = ["--steps", "3"];
-    run(&[&["train", "--out", &host.text()], &SMALL[..], &steps].concat()).expect(0);
+    run(&[&["train", "--out", &host.text()], SMALL, &steps].concat()).expect(0);
     let grid = ["--set", "parallel.data=2", "--set", "parallel.shard=2"];
     let [whole, sharded] = ["none", "weights"].map(|sharded| {
         let folder = Folder::new();
@@ -161,7 +155,7 @@ fn sharding_and_overlap_do_not_change_a_bit() {
 fn imported_weights_have_the_digest_of_the_processor() {
     let folder = Folder::new();
     let on_cpu = ["train", "--steps", "1", "--out", &folder.text()];
-    run(&[&on_cpu, &SMALL[..]].concat()).expect(0);
+    run(&[&on_cpu, SMALL].concat()).expect(0);
     let exported = support::text(&folder.sibling("exported"));
     run(&["export", &folder.text(), "--out", &exported]).expect(0);
     for settings in [["precision.compute=f32", "parallel.sharded=none"], SHARDED_BF16] {

@@ -24,7 +24,7 @@ const THREE: Offered = Offered(3);
 fn command(folder: &Folder, cache: &Folder, Offered(count): Offered, flags: &[&str]) -> Command {
     let out = folder.text();
     let train = ["train", "--workload", "smoke", "--device", "cuda", "--out", &out];
-    let mut command = yardstick(&[&train[..], &SMALL, flags].concat());
+    let mut command = yardstick(&[&train[..], SMALL, flags].concat());
     command.env("YARDSTICK_CACHE_DIR", cache.path());
     command.env("EMULATED_CUDA_ALGORITHMS", count.to_string());
     command

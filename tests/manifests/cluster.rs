@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::examples::{files, rendered, top};
+use crate::examples::{jobs, rendered, top};
 use crate::objects::{Object, list, parse, text};
 use crate::schemas::Schemas;
 use crate::{operator, pod_security};
@@ -46,10 +46,7 @@ pub(crate) fn of_cluster() -> Vec<Object> {
 
 /// The objects of all rendered jobs, and what workflows create.
 pub(crate) fn of_jobs() -> Vec<Object> {
-    let jobs = files(&top().join("k8s/jobs"), "yaml");
-    let jobs = jobs.iter();
-    let mut all: Vec<_> =
-        jobs.flat_map(|file| parse(file, &std::fs::read_to_string(file).unwrap())).collect();
+    let mut all: Vec<_> = jobs().iter().flat_map(|(file, yaml)| parse(file, yaml)).collect();
     let created: Vec<_> = all.iter().flat_map(Object::created).collect();
     all.extend(created);
     all
@@ -139,6 +136,29 @@ fn rendered_jobs_are_of_the_schemas_of_kubernetes() {
     assert_eq!(found, Vec::<String>::new());
 }
 
+/// No rendering of a batch is committed, whose bytes would be compared.
+#[test]
+fn a_batch_is_the_jobs_of_its_matrix() {
+    let is_its =
+        |object: &Object| object.from == "k8s/jobs/scaling.toml" && object.kind() == "MPIJob";
+    let shown = |job: Object| {
+        let spec = &job.value["spec"];
+        let launcher = &spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"];
+        let arguments = list(launcher, "/containers/0/args");
+        let is_sharded = arguments.contains(&json!("parallel.sharded=optimizer"));
+        let workers = &spec["mpiReplicaSpecs"]["Worker"]["replicas"];
+        json!([text(&job.value, "/metadata/name"), workers, spec["slotsPerWorker"], is_sharded])
+    };
+    let found: Vec<_> = of_jobs().into_iter().filter(is_its).map(shown).collect();
+    let expected = [
+        json!(["scaling-replicated-n1", 1, 2, false]),
+        json!(["scaling-replicated-n2", 2, 2, false]),
+        json!(["scaling-sharded-n1", 1, 2, true]),
+        json!(["scaling-sharded-n2", 2, 2, true]),
+    ];
+    assert_eq!(found, expected);
+}
+
 #[test]
 #[ignore = "needs Go and its module proxy"]
 fn all_manifests_are_accepted() {
@@ -162,8 +182,9 @@ fn all_manifests_are_accepted() {
 
 /// The job that errors are planted in.
 fn sample() -> Object {
-    let jobs = of_jobs().into_iter().filter(|object| object.kind() == "MPIJob");
-    jobs.into_iter().find(|job| text(&job.value, "/metadata/name") == "smoke-cpu").unwrap()
+    let file = top().join("k8s/jobs/smoke-cpu.yaml");
+    let objects = parse(&file, &std::fs::read_to_string(&file).unwrap());
+    objects.into_iter().find(|object| object.kind() == "MPIJob").unwrap()
 }
 
 /// A value at a place of the sample.

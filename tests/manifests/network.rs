@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::examples::{files, top};
+use crate::examples::{self, top};
 use crate::objects::{Object, list, parse, text};
 
 /// View of a pod that policies have.
@@ -240,8 +240,8 @@ fn policies_in(file: &str, namespace: &str) -> Vec<Object> {
 /// it.
 fn jobs() -> Vec<(Object, Vec<Object>)> {
     let mut found = Vec::new();
-    for file in files(&top().join("k8s/jobs"), "yaml") {
-        let objects = parse(&file, &std::fs::read_to_string(&file).unwrap());
+    for (file, yaml) in examples::jobs() {
+        let objects = parse(&file, &yaml);
         let created = objects.iter().flat_map(Object::created);
         let (policies, others): (Vec<_>, Vec<_>) =
             objects.iter().cloned().partition(|object| object.kind() == "NetworkPolicy");

@@ -24,18 +24,14 @@ fn named(record: &Value) -> Vec<(u64, String)> {
 }
 
 /// Many short steps.
-const LONG: [&str; 10] = [
-    "--set",
-    "telemetry.matmul_probe=0s",
-    "--set",
-    "schedule.steps=1000",
-    "--set",
-    "batch.global_sequences=2",
-    "--set",
-    "batch.micro_sequences=1",
-    "--threads",
-    "1",
-];
+const LONG: &[&str] = [
+    ["--set", "telemetry.matmul_probe=0s"],
+    ["--set", "schedule.steps=1000"],
+    ["--set", "batch.global_sequences=2"],
+    ["--set", "batch.micro_sequences=1"],
+    ["--threads", "1"],
+]
+.as_flattened();
 
 /// First slow step of a long run.
 const FROM: u64 = 300;
@@ -84,7 +80,7 @@ fn a_slow_rank_is_named_while_the_run_goes_on() {
 #[test]
 #[ignore = "real time: `make soak-stragglers`"]
 fn a_rank_that_becomes_slower_is_named() {
-    assert_named("compute", 10, &format!(",step={FROM}"), &LONG);
+    assert_named("compute", 10, &format!(",step={FROM}"), LONG);
 }
 
 #[test]
@@ -144,7 +140,7 @@ fn train_beside_load(folder: &Folder, rank: u64, percent: u64) -> Finished {
         Load::on(core.expect("bound ranks") as usize, percent)
     };
     let load = std::thread::spawn(add_load);
-    let finished = folder.train_on(2, &LONG);
+    let finished = folder.train_on(2, LONG);
     drop(load.join().unwrap());
     finished
 }

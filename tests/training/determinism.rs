@@ -128,14 +128,6 @@ fn another_seed_gives_other_losses() {
 }
 
 #[test]
-fn overlap_does_not_change_a_bit() {
-    for variant in Variant::chosen() {
-        let off = train_variant(2, variant, &["--set", "collectives.overlap=false"]);
-        assert_eq!(*on_two_ranks(variant), off.result(), "{variant:?}");
-    }
-}
-
-#[test]
 fn with_overlap_the_first_reduction_starts_before_backward_ends() {
     let leads = |folder: &Folder, rank| -> Vec<u64> {
         let lines = folder.steps(rank);

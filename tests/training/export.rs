@@ -7,38 +7,29 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use support::{Finished, Folder, Running, finish, record, run, text, yardstick};
 
-const GPT: &[&str] = &[
-    "--workload",
-    "smoke",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.micro_sequences=2",
-    "--set",
-    "batch.global_sequences=4",
-];
+const GPT: &[&str] = [
+    ["--workload", "smoke"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.micro_sequences=2"],
+    ["--set", "batch.global_sequences=4"],
+]
+.as_flattened();
 /// Small enough for autograd to be fast.
-const LLAMA: &[&str] = &[
-    "--workload",
-    "llama-smoke",
-    "--engine",
-    "candle",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.global_sequences=4",
-];
+const LLAMA: &[&str] = [
+    ["--workload", "llama-smoke"],
+    ["--engine", "candle"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.global_sequences=4"],
+]
+.as_flattened();
 
-const TIED_LLAMA: &[&str] = &[
-    "--workload",
-    "llama-smoke",
-    "--set",
-    "model.tied=true",
-    "--set",
-    "batch.sequence_tokens=16",
-    "--set",
-    "batch.global_sequences=4",
-];
+const TIED_LLAMA: &[&str] = [
+    ["--workload", "llama-smoke"],
+    ["--set", "model.tied=true"],
+    ["--set", "batch.sequence_tokens=16"],
+    ["--set", "batch.global_sequences=4"],
+]
+.as_flattened();
 
 #[track_caller]
 fn train(out: &Path, family: &[&str], extra: &[&str]) -> Finished {
@@ -385,26 +376,6 @@ fn an_export_is_complete_or_not_written() {
     let entries = std::fs::read_dir(folder.path().parent().unwrap()).unwrap();
     let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(!names.any(|name| name.contains("partial")), "the staging folder is removed");
-}
-
-#[test]
-fn an_export_replaces_the_leftovers_of_a_killed_one_but_not_of_a_running_one() {
-    let folder = Folder::new();
-    train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
-    let out = text(&folder.sibling("exported"));
-    let staging = folder.sibling(".exported.export-partial");
-    std::fs::create_dir(&staging).unwrap();
-    std::fs::write(staging.join("model.safetensors"), "half of it").unwrap();
-    let running = std::fs::File::open(&staging).unwrap();
-    running.lock().unwrap();
-    let export = ["export", &folder.text(), "--out", &out];
-    run(&export).expect(2).expect_stderr(&["another export is writing to it"]);
-    assert!(staging.join("model.safetensors").exists());
-    drop(running);
-    run(&export).expect(0);
-    assert!(!staging.exists());
-    let second = folder.sibling("second");
-    train(&second, GPT, &["--steps", "1", "--init-from", &out]).expect(0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod compare;
 mod error;
 pub mod gap;
 pub mod golden;
+mod page;
 pub mod published;
 pub mod repeats;
 pub mod report;

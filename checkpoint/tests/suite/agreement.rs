@@ -53,8 +53,7 @@ fn a_lost_rank_is_an_error_and_never_damage() {
 
 #[test]
 fn ranks_that_save_different_steps_get_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let results = on_ranks(3, |peers| {
         let step = if peers.rank() == 2 { 11 } else { 10 };
         save_rank(&store, Plan { step, attempt: 1, keep: 1 }, peers, &NoFailpoints)
@@ -86,9 +85,8 @@ impl Failpoints for Successor {
 
 #[test]
 fn an_attempt_that_is_fenced_while_it_writes_does_not_commit() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let newer = folder.path().join("s000000005-a0002-00000000");
+    let store = TemporaryStore::new();
+    let newer = store.path().join("s000000005-a0002-00000000");
     let results = on_ranks(2, |peers| {
         save_rank(&store, Plan { step: 10, attempt: 1, keep: 1 }, peers, &Successor(newer.clone()))
     });
@@ -116,14 +114,13 @@ impl Failpoints for FolderRemover {
 
 #[test]
 fn a_manifest_that_cannot_be_written_fails_the_save_on_all_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let results = on_ranks(2, |peers| {
         save_rank(
             &store,
             Plan { step: 10, attempt: 1, keep: 1 },
             peers,
-            &FolderRemover(folder.path().to_owned()),
+            &FolderRemover(store.path().to_owned()),
         )
     });
     for result in results {
@@ -140,8 +137,7 @@ fn a_manifest_that_cannot_be_written_fails_the_save_on_all_ranks() {
 
 #[test]
 fn an_interrupted_save_is_removed_by_the_next_one_of_the_process() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     for result in on_ranks(2, |peers| {
         let peers = Mortal { peers, left: Cell::new(1) };
         save_rank(&store, Plan { step: 10, attempt: 1, keep: 1 }, &peers, &NoFailpoints)

@@ -153,10 +153,9 @@ fn every_damage_is_found_and_the_older_checkpoint_restored() {
 
 #[test]
 fn any_flipped_bit_anywhere_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let name = save(&store, 2, 10, 1, 0);
-    let files = files(&folder.path().join(&name));
+    let files = files(&store.path().join(&name));
     let mut random = 12_345_u64;
     for round in 0..300 {
         let path = &files[round % files.len()];
@@ -172,13 +171,12 @@ fn any_flipped_bit_anywhere_is_found() {
 
 #[test]
 fn no_byte_of_a_damaged_chunk_reaches_the_caller() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let tensor = TensorBox::whole("w", Dtype::U8, &[150]);
     let parts = [Part { tensor: tensor.clone(), data: &[7; 150] }];
     let request = request(1, 1, Value::Null);
     let name = store.save(&request, &parts, &SingleRank, &NoFailpoints).unwrap().checkpoint;
-    let path = folder.path().join(&name).join("d00/r00000-000.safetensors");
+    let path = store.path().join(&name).join("d00/r00000-000.safetensors");
     flip(&path, 4096 + 149);
     let mut data = [0; 150];
     let error = store.restore(&name, &mut [PartMut { tensor, data: &mut data }], &SingleRank);
@@ -191,11 +189,10 @@ fn no_byte_of_a_damaged_chunk_reaches_the_caller() {
 
 #[test]
 fn when_all_are_damaged_that_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     for step in [10, 20] {
         let name = save(&store, 2, step, 1, 0);
-        flip(&shard(&folder.path().join(name)), 5000);
+        flip(&shard(&store.path().join(name)), 5000);
     }
     for _ in 0..2 {
         for result in on_ranks(2, |peers| resume_rank(&store, peers)) {
@@ -230,28 +227,26 @@ fn a_failure_that_may_pass_does_not_make_a_resume_fall_back() {
 
 #[test]
 fn a_checkpoint_without_manifest_does_not_count() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let old = save(&store, 2, 10, 1, 0);
     let new = save(&store, 2, 20, 1, 0);
-    fs::remove_file(manifest(&folder.path().join(&new))).unwrap();
+    fs::remove_file(manifest(&store.path().join(&new))).unwrap();
     let resumed = resume(&store, 2);
     assert_eq!((resumed.checkpoint, resumed.rejected), (old.clone(), Vec::new()));
     let listed = store.list().unwrap();
     assert_eq!((&listed[0].name, &listed[0].status), (&new, &Status::Uncommitted));
     assert!(matches!(listed[1].status, Status::Committed { world: 2, .. }));
-    fs::remove_file(manifest(&folder.path().join(&old))).unwrap();
+    fs::remove_file(manifest(&store.path().join(&old))).unwrap();
     assert!(resume_rank(&store, &SingleRank).unwrap().is_none(), "nothing was ever committed");
 }
 
 #[test]
 fn a_renamed_checkpoint_is_not_taken_for_a_newer_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let old = save(&store, 2, 10, 1, 0);
     save(&store, 2, 20, 1, 0);
     let claimed = "s000000030-a0001-00000000";
-    fs::rename(folder.path().join(old), folder.path().join(claimed)).unwrap();
+    fs::rename(store.path().join(old), store.path().join(claimed)).unwrap();
     assert!(matches!(store.list().unwrap()[0].status, Status::Damaged(_)));
     let resumed = resume(&store, 2);
     assert_eq!((resumed.step, &*resumed.rejected[0].checkpoint), (20, claimed));
@@ -259,11 +254,10 @@ fn a_renamed_checkpoint_is_not_taken_for_a_newer_one() {
 
 #[test]
 fn latest_is_only_a_hint() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let old = save(&store, 1, 10, 1, 0);
     let new = save(&store, 1, 20, 1, 0);
-    let latest = folder.path().join("LATEST");
+    let latest = store.path().join("LATEST");
     assert_eq!(fs::read_to_string(&latest).unwrap(), format!("{new}\n"));
     for content in [format!("{old}\n"), "\u{0}\u{0}".to_owned(), String::new()] {
         fs::write(&latest, content).unwrap();

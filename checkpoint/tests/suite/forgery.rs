@@ -100,35 +100,32 @@ fn a_forged_file_is_damage_and_the_older_checkpoint_is_restored() {
 
 #[test]
 fn a_forgery_of_nothing_is_restored() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let name = save(&store, 2, 10, 1, 0);
     let nothing = Forgery { what: "nothing", forge: |_, _| {} };
-    forge(&folder.path().join(name), &nothing);
+    forge(&store.path().join(name), &nothing);
     assert_eq!(resume(&store, 2).step, 10);
 }
 
 #[test]
 fn a_number_that_no_attempt_has_is_ignored() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     save(&store, 1, 10, 3, 1);
     let foreign = ["ATTEMPT-18446744073709551615", "ATTEMPT-4294967296"];
-    foreign.iter().for_each(|name| fs::write(folder.path().join(name), "x").unwrap());
-    fs::create_dir(folder.path().join("s000000020-a18446744073709551615-00000001")).unwrap();
-    fs::create_dir(folder.path().join("s18446744073709551615-a0009-00000001")).unwrap();
+    foreign.iter().for_each(|name| fs::write(store.path().join(name), "x").unwrap());
+    fs::create_dir(store.path().join("s000000020-a18446744073709551615-00000001")).unwrap();
+    fs::create_dir(store.path().join("s18446744073709551615-a0009-00000001")).unwrap();
     assert_eq!(store.claim_attempt(1, &SingleRank).unwrap().attempt, 4);
     let found = store.foreign_claims().unwrap();
-    assert_eq!(found, [foreign[0], foreign[1]].map(|name| folder.path().join(name)));
+    assert_eq!(found, [foreign[0], foreign[1]].map(|name| store.path().join(name)));
     save(&store, 1, 20, 4, 1);
-    assert!(foreign.iter().all(|name| folder.path().join(name).exists()), "not ours to remove");
+    assert!(foreign.iter().all(|name| store.path().join(name).exists()), "not ours to remove");
 }
 
 #[test]
 fn after_the_last_number_no_attempt_can_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let last = folder.path().join("ATTEMPT-4294967295");
+    let store = TemporaryStore::new();
+    let last = store.path().join("ATTEMPT-4294967295");
     fs::write(&last, "x").unwrap();
     for result in on_ranks(2, |peers| store.claim_attempt(1, peers)) {
         match result.unwrap_err() {

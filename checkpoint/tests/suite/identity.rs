@@ -51,11 +51,10 @@ fn a_checkpoint_of_another_workload_is_refused_and_not_skipped() {
 
 #[test]
 fn a_checkpoint_of_a_newer_format_is_refused_and_not_skipped() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     save(&store, 1, 10, 1, 0);
     let name = save(&store, 1, 20, 1, 0);
-    let path = folder.path().join(&name).join("MANIFEST.json");
+    let path = store.path().join(&name).join("MANIFEST.json");
     fs::write(&path, sealed(r#""format":3,"new":[]"#)).unwrap();
     match resume_rank(&store, &SingleRank).unwrap_err() {
         Error::UnsupportedFormat { path: found, found: 3, .. } => assert_eq!(found, path),
@@ -93,8 +92,7 @@ fn sealed(fields: &str) -> String {
 
 #[test]
 fn what_the_checkpoint_lacks_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     save(&store, 2, 10, 1, 0);
     let attempt = |tensor: TensorBox| {
         let mut data = vec![0; tensor.size_bytes()];

@@ -17,8 +17,7 @@ fn remove_a_shard(root: &Path, name: &str) {
 
 #[test]
 fn the_newest_committed_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     for step in 1..=5 {
         save(&store, 2, step, 1, 2);
     }
@@ -37,11 +36,10 @@ fn the_newest_committed_stay() {
 
 #[test]
 fn damaged_ones_do_not_count_as_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let saved: Vec<String> = (1..=4).map(|step| save(&store, 2, step, 1, 0)).collect();
-    remove_a_shard(folder.path(), &saved[3]);
-    fs::write(folder.path().join(&saved[2]).join("MANIFEST.json"), "{").unwrap();
+    remove_a_shard(store.path(), &saved[3]);
+    fs::write(store.path().join(&saved[2]).join("MANIFEST.json"), "{").unwrap();
     let plan = Plan { step: 5, attempt: 1, keep: 2 };
     let reports = on_ranks(2, |peers| save_rank(&store, plan, peers, &NoFailpoints).unwrap());
     let report = &reports[0].retention;
@@ -54,39 +52,37 @@ fn damaged_ones_do_not_count_as_kept() {
 
 #[test]
 fn what_is_not_ours_is_never_touched() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let foreign =
         [".s000000001-a0001-00000000", "s000000001-a0001-0000000g", "12500", "lost+found"];
     for name in foreign {
-        fs::create_dir(folder.path().join(name)).unwrap();
-        fs::write(folder.path().join(name).join("MANIFEST.json"), "{").unwrap();
+        fs::create_dir(store.path().join(name)).unwrap();
+        fs::write(store.path().join(name).join("MANIFEST.json"), "{").unwrap();
     }
-    fs::write(folder.path().join("s000000001-a0001-00000000"), "a file").unwrap();
+    fs::write(store.path().join("s000000001-a0001-00000000"), "a file").unwrap();
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("precious"), "x").unwrap();
-    let link = folder.path().join("s000000001-a0001-00000001");
+    let link = store.path().join("s000000001-a0001-00000001");
     std::os::unix::fs::symlink(outside.path(), &link).unwrap();
     for step in 1..=3 {
         save(&store, 2, step, 2, 1);
     }
     assert_eq!(steps(&store), [3]);
-    assert!(foreign.iter().all(|name| folder.path().join(name).join("MANIFEST.json").exists()));
-    assert!(folder.path().join("s000000001-a0001-00000000").exists());
+    assert!(foreign.iter().all(|name| store.path().join(name).join("MANIFEST.json").exists()));
+    assert!(store.path().join("s000000001-a0001-00000000").exists());
     assert!(link.exists() && outside.path().join("precious").exists());
 }
 
 #[test]
 fn leftovers_of_earlier_attempts_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let good = save(&store, 2, 10, 1, 0);
     let dead = ["s000000020-a0001-00000001", "s000000030-a0002-00000002"];
     for name in dead {
-        fs::create_dir_all(folder.path().join(name).join("d00")).unwrap();
-        fs::write(folder.path().join(name).join("d00/r00000-000.safetensors.tmp"), "x").unwrap();
+        fs::create_dir_all(store.path().join(name).join("d00")).unwrap();
+        fs::write(store.path().join(name).join("d00/r00000-000.safetensors.tmp"), "x").unwrap();
     }
-    let half_removed = folder.path().join("s000000005-a0001-00000003");
+    let half_removed = store.path().join("s000000005-a0001-00000003");
     fs::create_dir(&half_removed).unwrap();
     fs::write(half_removed.join("MANIFEST.deleted"), "x").unwrap();
     assert!(store.list().unwrap().iter().any(|listed| listed.status == Status::Deleted));
@@ -97,8 +93,7 @@ fn leftovers_of_earlier_attempts_are_removed() {
 
 #[test]
 fn a_later_attempt_is_newer_than_a_later_step() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     save(&store, 1, 20, 1, 0);
     let name = save(&store, 1, 15, 2, 0);
     assert_eq!(resume(&store, 2).checkpoint, name);
@@ -107,8 +102,7 @@ fn a_later_attempt_is_newer_than_a_later_step() {
 
 #[test]
 fn a_zombie_is_fenced() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let name = save(&store, 2, 20, 2, 0);
     for result in on_ranks(2, |peers| {
         save_rank(&store, Plan { step: 90, attempt: 1, keep: 1 }, peers, &NoFailpoints)
@@ -182,11 +176,10 @@ fn what_a_resume_rejected_is_not_tried_again() {
 
 #[test]
 fn a_removal_that_was_killed_before_the_manifest_was_gone_is_completed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let good = save(&store, 2, 10, 1, 0);
     let old = save(&store, 2, 20, 1, 0);
-    let manifest = |name| folder.path().join(&old).join(name);
+    let manifest = |name| store.path().join(&old).join(name);
     fs::copy(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
     assert_eq!(store.list().unwrap()[0].status, Status::Deleted);
     assert!(!store.holds(&old).unwrap());
@@ -210,15 +203,14 @@ fn a_rejection_that_was_killed_before_the_manifest_was_gone_is_done_again() {
 
 #[test]
 fn temporary_files_in_the_root_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let foreign = ["LATEST.bak", "notes.tmp"];
     let stale = ["LATEST.tmp", "RUN.0a0a0a0a.tmp", "ATTEMPT-0001.0a0a0a0a.tmp", "ATTEMPT-0001"];
     for name in foreign.iter().chain(&stale) {
-        fs::write(folder.path().join(name), "x").unwrap();
+        fs::write(store.path().join(name), "x").unwrap();
     }
     save(&store, 2, 10, 2, 1);
-    let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect::<Result<_, _>>().unwrap();
+    let mut left: Vec<_> = fs::read_dir(store.path()).unwrap().collect::<Result<_, _>>().unwrap();
     left.retain(|entry| entry.file_type().unwrap().is_file());
     let mut left: Vec<_> = left.iter().map(|entry| entry.file_name()).collect();
     left.sort();
@@ -227,8 +219,7 @@ fn temporary_files_in_the_root_are_removed() {
 
 #[test]
 fn what_is_pinned_stays_and_does_not_count() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let first = save(&store, 2, 1, 1, 0);
     store.pin(&first).unwrap();
     store.pin(&first).unwrap();
@@ -248,17 +239,16 @@ fn what_is_pinned_stays_and_does_not_count() {
 
 #[test]
 fn only_what_is_committed_is_pinned() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let name = save(&store, 2, 1, 1, 0);
     let other = "s000000009-a0001-00000001";
     for absent in ["latest", other] {
         assert!(matches!(store.pin(absent), Err(Error::NoCheckpoint { .. })), "{absent}");
         assert!(matches!(store.unpin(absent), Err(Error::NoCheckpoint { .. })), "{absent}");
     }
-    fs::create_dir(folder.path().join(other)).unwrap();
+    fs::create_dir(store.path().join(other)).unwrap();
     assert!(matches!(store.pin(other), Err(Error::NoCheckpoint { .. })));
-    let manifest = |file: &str| folder.path().join(&name).join(file);
+    let manifest = |file: &str| store.path().join(&name).join(file);
     fs::copy(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
     assert!(matches!(store.pin(&name), Err(Error::NoCheckpoint { .. })), "it is being removed");
     assert!(!manifest("PINNED").exists());
@@ -267,10 +257,9 @@ fn only_what_is_committed_is_pinned() {
 /// Pins the checkpoint between the two looks of a removal that was killed then.
 #[test]
 fn a_removal_that_was_killed_as_the_checkpoint_was_pinned_is_undone() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let pinned = save(&store, 2, 1, 1, 0);
-    let manifest = |file: &str| folder.path().join(&pinned).join(file);
+    let manifest = |file: &str| store.path().join(&pinned).join(file);
     fs::copy(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
     fs::write(manifest("PINNED"), "").unwrap();
     assert_eq!(store.list().unwrap()[0].status, Status::Deleted);
@@ -284,14 +273,13 @@ fn a_removal_that_was_killed_as_the_checkpoint_was_pinned_is_undone() {
 
 #[test]
 fn only_what_no_attempt_can_commit_any_more_is_planned_to_be_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let old = save(&store, 2, 10, 1, 0);
     save(&store, 2, 20, 2, 0);
     let [dead, in_flight, newest] =
         ["s000000015-a0001-00000001", "s000000015-a0002-00000002", "s000000030-a0002-00000003"];
     for name in [dead, in_flight, newest] {
-        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::create_dir(store.path().join(name)).unwrap();
     }
     let planned = |attempt, keep| {
         let planned = store.plan_retention(attempt, keep).unwrap();

@@ -28,8 +28,7 @@ fn every_world_reads_every_other() {
 
 #[test]
 fn a_rank_reads_only_the_chunks_it_needs() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     save(&store, 2, 7, 1, 0);
     let model = model(7);
     for world in [1, 3] {
@@ -53,8 +52,7 @@ fn a_rank_reads_only_the_chunks_it_needs() {
 
 #[test]
 fn column_boxes_and_replicas_are_put_together() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let whole: Vec<u8> = (0..6 * 10 * 8).map(|offset| (offset % 251) as u8).collect();
     let column = |rank: usize| TensorBox {
         offset: vec![0, rank * 4],
@@ -84,14 +82,13 @@ fn column_boxes_and_replicas_are_put_together() {
 
 #[test]
 fn the_safetensors_crate_reads_every_shard() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let name = save(&store, 3, 7, 1, 0);
     let model = model(7);
     let shapes = shapes();
     let mut shards = 0;
     let mut bytes = 0;
-    for path in files(&folder.path().join(&name)) {
+    for path in files(&store.path().join(&name)) {
         if path.extension().is_none_or(|extension| extension != "safetensors") {
             continue;
         }
@@ -137,8 +134,7 @@ fn large_parts_cross_pieces_and_default_chunks() {
 
 #[test]
 fn a_manifest_that_no_reader_would_take_is_not_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     let kept = save(&store, 1, 10, 1, 1);
     let state = "x".repeat(128 << 20).into();
     let tensor = TensorBox::whole("t", Dtype::U8, &[1]);
@@ -161,8 +157,7 @@ impl Failpoints for Recorder {
 
 #[test]
 fn failpoints_are_hit_in_their_order() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
+    let store = TemporaryStore::new();
     save(&store, 2, 10, 1, 1);
     let hits = on_ranks(2, |peers| {
         let recorder = Recorder::default();

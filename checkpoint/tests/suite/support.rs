@@ -1,5 +1,6 @@
 //! Ranks as threads, and a small model whose every byte is known.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -98,6 +99,32 @@ pub(crate) fn open(root: &Path) -> Store {
     let store =
         Store::open(tier(root), &Identity::new("run-1", "workload-1")).expect("store opens");
     store.with_options(SMALL)
+}
+
+/// A store in a temporary folder.
+pub(crate) struct TemporaryStore {
+    folder: tempfile::TempDir,
+    store: Store,
+}
+
+impl TemporaryStore {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = open(folder.path());
+        Self { folder, store }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Deref for TemporaryStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
 /// The store on the tier of a node.

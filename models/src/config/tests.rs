@@ -82,6 +82,7 @@ fn impossible_values_name_their_key() {
         ("norm_epsilon = 1e-5", "norm_epsilon = 0.0", "model.norm_epsilon = 0"),
         ("norm_epsilon = 1e-5", "norm_epsilon = nan", "model.norm_epsilon = NaN"),
         ("rope_theta = 10000.0", "rope_theta = -1", "model.rope_theta = -1"),
+        ("rope_theta = 10000.0", "rope_theta = inf", "model.rope_theta = inf"),
         ("factor = 4.0\nlow", "factor = 0.5\nlow", "model.rope_scaling.factor = 0.5"),
         ("low_freq_factor = 1.0", "low_freq_factor = 0.0", "rope_scaling.low_freq_factor = 0"),
         ("high_freq_factor = 4.0", "high_freq_factor = 1.0", "rope_scaling.high_freq_factor = 1"),

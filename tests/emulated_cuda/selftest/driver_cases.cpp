@@ -85,17 +85,6 @@ PASSES(memory_is_limited) {
     CHECK_EQUAL(total, 1 << 20);
 }
 
-PASSES(copies_round_trip) {
-    open_device();
-    const std::vector<float> values = {1, 2, 3, 4};
-    const CUdeviceptr from = upload(values);
-    const CUdeviceptr to = allocate(16);
-    CHECK_EQUAL(cuMemcpyDtoDAsync_v2(to, from, 16, nullptr), 0);
-    CHECK_EQUAL(cuMemsetD8Async(to + 4, 0, 4, nullptr), 0);
-    const std::vector<float> result = download<float>(to, 4);
-    CHECK(result[0] == 1 && result[1] == 0 && result[2] == 3 && result[3] == 4);
-}
-
 PASSES(fresh_memory_is_poisoned) {
     open_device();
     CHECK(std::isnan(download<float>(allocate(400), 100)[57]));

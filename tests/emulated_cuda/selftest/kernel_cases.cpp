@@ -17,50 +17,6 @@ static std::vector<float> run(const std::string& source, Grid grid) {
     return download<float>(values, 256);
 }
 
-PASSES(kernel_runs) {
-    const std::vector<float> values = run(R"(
-        KERNEL void __launch_bounds__(128) test(float* out) {
-            __shared__ float shared[128];
-            shared[threadIdx.x] = float(threadIdx.x);
-            __syncthreads();
-            float sum = shared[127 - threadIdx.x];
-            for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-            out[blockIdx.x * 128 + threadIdx.x] = sum;
-        }
-        EXPORT_KERNEL(test))", {2, 128});
-    CHECK(values[0] == 3568 && values[255] == 496);
-}
-
-PASSES(tensor_core_multiplies) {
-    const std::vector<float> values = run(R"(
-        KERNEL void test(float* out) {
-            DYNAMIC_SHARED(raw);
-            u16* a = reinterpret_cast<u16*>(raw);
-            const int lane = threadIdx.x;
-            for (int i = lane; i < 256; i += 32) a[i] = u16(bf16x2_pack(float(i % 7) - 3, 0));
-            __syncwarp();
-            u32 fa[4], fb[4];
-            ldmatrix_x4(fa, a + lane % 16 * 16 + lane / 16 * 8);
-            ldmatrix_x4_trans(fb, a + lane % 16 * 16 + lane / 16 * 8);
-            const u32 b[2] = {fb[0], fb[1]};
-            float d[4] = {};
-            mma16816(d, fa, b);
-            for (int i = 0; i < 4; i++) {
-                out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
-            }
-        }
-        EXPORT_KERNEL(test))", {1, 32, 512});
-    for (int row = 0; row < 16; row++) {
-        for (int column = 0; column < 8; column++) {
-            float sum = 0;
-            for (int k = 0; k < 16; k++) {
-                sum += float(((row * 16 + k) % 7 - 3) * ((k * 16 + column) % 7 - 3));
-            }
-            CHECK(values[size_t(row * 8 + column)] == sum);
-        }
-    }
-}
-
 static const char* const ASYNC_COPY = R"(
     KERNEL void test(float* values) {
         __shared__ __align__(16) float shared[128];

@@ -1,4 +1,5 @@
-// NCCL: ranks as threads of one process and as processes, and what goes wrong between them.
+// NCCL: ranks as threads of one process and as processes, and what goes wrong between them. Several
+// communicators, and ranks that are absent, are in collectives/tests/cuda_nccl_backend.
 #include "../nccl/types.h"
 
 #include <signal.h>
@@ -32,8 +33,6 @@ int ncclReduceScatter(const void* send, void* receive, size_t count, int type, i
                       ncclComm_t comm, CUstream stream);
 int ncclAllGather(const void* send, void* receive, size_t count, int type, ncclComm_t comm,
                   CUstream stream);
-int ncclBroadcast(const void* send, void* receive, size_t count, int type, int root,
-                  ncclComm_t comm, CUstream stream);
 int ncclSend(const void* send, size_t count, int type, int peer, ncclComm_t comm, CUstream stream);
 int ncclRecv(void* receive, size_t count, int type, int peer, ncclComm_t comm, CUstream stream);
 }
@@ -140,7 +139,6 @@ static void collectives(ncclUniqueId id, int rank) {
     CHECK_EQUAL(ncclCommDestroy(comm), ncclSuccess);
 }
 
-PASSES(collectives_of_threads) { with_threads(RANKS, collectives); }
 PASSES(collectives_of_processes) { with_processes(RANKS, collectives); }
 
 PASSES(bf16_is_summed_in_bf16) {
@@ -258,27 +256,6 @@ ABORTS(collective_behind_an_allocation, "NCCL, receive buffer: ") {
     ncclAllReduce(send, receive, 16, ncclFloat32, ncclSum, comm, nullptr);
 }
 
-PASSES(missing_peer_hangs_until_abort) {
-    with_threads(2, [](ncclUniqueId id, int rank) {
-        const ncclComm_t comm = join(id, 2, rank);
-        if (rank == 1) {
-            usleep(200000);
-            return;
-        }
-        const CUstream stream = make_stream();
-        void* const buffer = pointer(allocate(64));
-        CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream), 0);
-        CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream), 0);
-        usleep(50000);
-        CHECK_EQUAL(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-        // Without the abort it would never end.
-        CHECK_EQUAL(ncclCommAbort(comm), ncclSuccess);
-        CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
-        CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream),
-                    ncclInvalidArgument);
-    });
-}
-
 PASSES(dead_peer_is_a_remote_error) {
     give_devices(2);
     const ncclUniqueId id = unique_id();
@@ -315,77 +292,9 @@ PASSES(buffers_are_registered) {
     CHECK_EQUAL(ncclCommRegister(comm, &host, 4, &handle), ncclInvalidArgument);
 }
 
-PASSES(broadcast_from_every_root) {
-    with_threads(RANKS, [](ncclUniqueId id, int rank) {
-        const ncclComm_t comm = join(id, RANKS, rank);
-        for (int root = 0; root < RANKS; root++) {
-            const CUdeviceptr own = filled(COUNT, rank);
-            const CUdeviceptr received = allocate(COUNT * 4);
-            // Only the root has anything to send.
-            void* const send = rank == root ? pointer(own) : nullptr;
-            CHECK_EQUAL(ncclBroadcast(send, pointer(received), COUNT, ncclFloat32, root, comm,
-                                      nullptr), ncclSuccess);
-            const std::vector<float> values = download<float>(received, COUNT);
-            for (size_t i = 0; i < COUNT; i++) {
-                CHECK(values[i] == float(i % 1000) + float(root) * 1000);
-            }
-        }
-        void* const buffer = pointer(allocate(64));
-        CHECK_EQUAL(ncclBroadcast(buffer, buffer, 1, ncclFloat32, RANKS, comm, nullptr),
-                    ncclInvalidArgument);
-    });
-}
-
-// Four ranks in two lines of each dimension, each rank with a communicator for either.
-static void in_two_dimensions(std::function<void(int, ncclComm_t, ncclComm_t)> run) {
-    std::vector<ncclUniqueId> ids(4);
-    for (ncclUniqueId& id : ids) {
-        id = unique_id();
-    }
-    with_threads(4, [=](ncclUniqueId, int rank) {
-        const int row = rank / 2;
-        const int column = rank % 2;
-        const ncclComm_t in_row = join(ids[size_t(row)], 2, column);
-        const ncclComm_t in_column = join(ids[size_t(2 + column)], 2, row);
-        run(rank, in_row, in_column);
-    });
-}
-
 static void sum(ncclComm_t comm, CUstream stream) {
     void* const buffer = pointer(allocate(64));
     CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream), ncclSuccess);
-}
-
-PASSES(communicators_of_two_dimensions) {
-    in_two_dimensions([](int, ncclComm_t in_row, ncclComm_t in_column) {
-        const CUstream stream = make_stream();
-        for (int round = 0; round < 20; round++) {
-            sum(in_row, stream);
-            sum(in_column, stream);
-        }
-        CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
-    });
-}
-
-// A circle of all four: no two of them share both communicators. Each has a stream of its own, as
-// on devices that could run both operations at the same time.
-ABORTS(different_orders_of_communicators, "launched operations in different orders") {
-    in_two_dimensions([](int rank, ncclComm_t in_row, ncclComm_t in_column) {
-        const bool turned = rank == 1 || rank == 2;
-        sum(turned ? in_column : in_row, make_stream());
-        sum(turned ? in_row : in_column, make_stream());
-        CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
-    });
-}
-
-ABORTS(mismatch_in_one_of_two_communicators, "of 2 calls ncclAllReduce of ") {
-    in_two_dimensions([](int rank, ncclComm_t in_row, ncclComm_t in_column) {
-        void* const buffer = pointer(allocate(64));
-        sum(in_row, nullptr);
-        const size_t count = rank == 3 ? 4 : 8;
-        ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, in_column, nullptr);
-        cuCtxSynchronize();
-    });
 }
 
 // Every rank sends a part to every other, of different lengths, and several to one of them.
@@ -428,7 +337,6 @@ static void all_to_all(ncclUniqueId id, int rank) {
     CHECK_EQUAL(ncclCommDestroy(comm), ncclSuccess);
 }
 
-PASSES(messages_of_threads) { with_threads(RANKS, all_to_all); }
 PASSES(messages_of_processes) { with_processes(RANKS, all_to_all); }
 
 static void send(int to, ncclComm_t comm, CUstream stream, size_t count = 8) {
@@ -456,29 +364,12 @@ PASSES(a_message_needs_its_two_ranks) {
     });
 }
 
-ABORTS(messages_of_different_lengths, "calls ncclSend of 8 elements (type 7) to rank 1, which ") {
-    with_threads(2, [](ncclUniqueId id, int rank) {
-        const ncclComm_t comm = join(id, 2, rank);
-        rank == 0 ? send(1, comm, nullptr, 8) : receive(0, comm, nullptr, 4);
-        cuCtxSynchronize();
-    });
-}
-
 // Every rank waits for the next one to receive, because the messages are not grouped.
 ABORTS(a_ring_of_sends, "launched operations in different orders") {
     with_threads(RANKS, [](ncclUniqueId id, int rank) {
         const ncclComm_t comm = join(id, RANKS, rank);
         send((rank + 1) % RANKS, comm, nullptr);
         receive((rank + RANKS - 1) % RANKS, comm, nullptr);
-        cuCtxSynchronize();
-    });
-}
-
-ABORTS(a_message_in_another_communicator, "launched operations in different orders") {
-    std::vector<ncclUniqueId> ids = {unique_id(), unique_id()};
-    with_threads(2, [=](ncclUniqueId, int rank) {
-        const ncclComm_t comms[2] = {join(ids[0], 2, rank), join(ids[1], 2, rank)};
-        rank == 0 ? send(1, comms[0], nullptr) : receive(0, comms[1], nullptr);
         cuCtxSynchronize();
     });
 }
@@ -495,21 +386,5 @@ ABORTS(a_message_before_and_after_a_sum, "launched operations in different order
             receive(0, comm, stream);
         }
         cuCtxSynchronize();
-    });
-}
-
-PASSES(a_missing_receiver_hangs_until_abort) {
-    with_threads(2, [](ncclUniqueId id, int rank) {
-        const ncclComm_t comm = join(id, 2, rank);
-        if (rank == 1) {
-            usleep(200000);
-            return;
-        }
-        const CUstream stream = make_stream();
-        send(1, comm, stream);
-        usleep(50000);
-        CHECK_EQUAL(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-        CHECK_EQUAL(ncclCommAbort(comm), ncclSuccess);
-        CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
     });
 }

@@ -1,13 +1,10 @@
 //! Selection of the tier that ranks save on: the nearest one that works.
 //!
 //! A save that fails on any rank fails on all of them, so every rank moves alike without a vote.
-//! The nearest tier is tried again after 4, 8, 16, ... commits elsewhere.
+//! The nearest tier is tried again after 8 commits elsewhere.
 
-/// Commits on a farther tier before the nearest one is tried again for the first time.
-const COMMITS_MIN: u32 = 4;
-
-/// Most commits between two tries.
-const COMMITS_MAX: u32 = 256;
+/// Commits on a farther tier before the nearest one is tried again.
+const COMMITS_ELSEWHERE: u32 = 8;
 
 /// Tier in use, among those that all ranks can save on.
 #[derive(Debug)]
@@ -18,8 +15,6 @@ pub(super) struct SaveTier {
     present: usize,
     /// Commits since the tier came into use.
     commits: u32,
-    /// Commits after which the nearest tier is tried again.
-    commits_max: u32,
     /// True if the nearest tier has failed, and has not worked since.
     has_failed: bool,
 }
@@ -40,7 +35,7 @@ impl SaveTier {
     /// If there is no tier.
     pub(super) fn new(usable: Vec<usize>) -> Self {
         assert!(!usable.is_empty(), "a run has at least one usable tier");
-        Self { usable, present: 0, commits: 0, commits_max: COMMITS_MIN, has_failed: false }
+        Self { usable, present: 0, commits: 0, has_failed: false }
     }
 
     /// Returns the position of the tier in use among the tiers of the run.
@@ -65,12 +60,10 @@ impl SaveTier {
     /// Returns whether the nearest tier, which had failed, works again.
     pub(super) fn committed(&mut self) -> bool {
         if self.present == 0 {
-            self.commits_max = COMMITS_MIN;
             return std::mem::take(&mut self.has_failed);
         }
         self.commits += 1;
-        if self.commits == self.commits_max {
-            self.commits_max = (2 * self.commits_max).min(COMMITS_MAX);
+        if self.commits == COMMITS_ELSEWHERE {
             self.commits = 0;
             self.present = 0;
         }
@@ -97,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_tier_is_tried_again_ever_more_rarely() {
+    fn the_nearest_tier_is_tried_again() {
         let mut tier = SaveTier::new(vec![0, 2]);
-        let expected = [&[0][..], &[2; 4], &[0], &[2; 8], &[0], &[2; 16], &[0]].concat();
+        let expected = [&[0][..], &[2; 8], &[0], &[2; 8], &[0]].concat();
         assert_eq!(saves(&mut tier, expected.len()), expected);
         // It works again.
         let mut tier = SaveTier::new(vec![0, 2]);
-        saves(&mut tier, 5);
+        saves(&mut tier, 9);
         assert_eq!(tier.position(), 0);
         assert!(tier.committed() && !tier.committed(), "said once");
-        assert_eq!(saves(&mut tier, 6), [0, 2, 2, 2, 2, 0], "after 4 commits, as at first");
+        assert_eq!(saves(&mut tier, expected.len()), expected, "as at first");
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Estimate {
     /// K. K. Yuen, "The two-sample trimmed t for unequal population variances" (1974), for one
     /// sample as in R. R. Wilcox, "Introduction to Robust Estimation and Hypothesis Testing". A
     /// machine that changes its pace within one pair does not decide.
-    pub(super) fn paired(differences: &[f64], error_rate: f64) -> Option<Self> {
+    pub(crate) fn paired(differences: &[f64], error_rate: f64) -> Option<Self> {
         let count = differences.len();
         let trimmed = count / PAIRS_PER_TRIMMED;
         let kept = count - 2 * trimmed;

@@ -32,6 +32,7 @@ pub(crate) use comparable::not_comparable;
 pub use comparable::require_side;
 pub use comparison::{Comparison, Settings};
 pub(crate) use deviations::deviations;
+pub(crate) use estimate::Estimate;
 pub use gate::{Gate, share};
 pub use side::Side;
 pub(crate) use side::Source;

@@ -2,17 +2,16 @@
 
 use std::fmt;
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableStyle, presets};
+use comfy_table::{Table, presets};
 
 use super::comparison::{Comparison, MetricComparison, Missing};
 use super::design::Method;
 use super::estimate::Estimate;
 use super::metric::PRIMARY;
 use super::verdict::Verdict;
+use crate::page::{COLUMNS, right, table, write_table};
 use record::Clocks;
 use record::text::number_format;
-
-const COLUMNS: u16 = 80;
 
 /// Maximum number of differences and parts that are shown.
 const SHOWN_MAX: usize = 8;
@@ -24,9 +23,7 @@ impl fmt::Display for Comparison {
             writeln!(formatter, "{line}")?;
         }
         writeln!(formatter)?;
-        for line in self.metrics_table().lines() {
-            writeln!(formatter, "{}", line.trim_end())?;
-        }
+        write_table(formatter, &self.metrics_table())?;
         for missing in &self.missing {
             writeln!(formatter, "{}: not compared: {}", missing.name, missing.text())?;
         }
@@ -154,17 +151,6 @@ const WORSE_SHOWN_MAX: usize = 3;
 
 /// Minimum share of the difference of a part that is shown.
 const PART_SHOWN_MIN: f64 = 0.05;
-
-fn table(style: TableStyle) -> Table {
-    let mut table = Table::new();
-    table.load_style(style).force_no_tty();
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
-    table
-}
-
-fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
-}
 
 fn value(value: f64, unit: &str) -> String {
     match unit {

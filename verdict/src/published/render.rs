@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 
 use super::PREFIX;
 use super::comparison::{PublishedComparison, PublishedFigure, RowComparison};
 use super::conditions::Condition;
+use crate::page::{right, write_table};
 use record::text::number_format::{percent, scaled, thousands};
 
 impl fmt::Display for PublishedComparison {
@@ -16,9 +17,7 @@ impl fmt::Display for PublishedComparison {
         for row in rows {
             let RowComparison { source, version, note, figures, conditions } = row;
             writeln!(formatter, "\n{source}, {version}:")?;
-            for line in table(figures).lines() {
-                writeln!(formatter, "{}", line.trim_end())?;
-            }
+            write_table(formatter, &table(figures))?;
             for condition in conditions.iter().filter(|condition| condition.differs) {
                 writeln!(formatter, "{condition}")?;
             }
@@ -52,10 +51,10 @@ fn table(figures: &[PublishedFigure]) -> Table {
             _ => thousands(value),
         };
         table.add_row([
-            right(&name(figure)),
-            right(&value(figure.published)),
-            right(&figure.run.map_or("null".to_owned(), value)),
-            right(&figure.ratio.map_or("null".to_owned(), |ratio| format!("{ratio:.3}"))),
+            right(name(figure)),
+            right(value(figure.published)),
+            right(figure.run.map_or("null".to_owned(), value)),
+            right(figure.ratio.map_or("null".to_owned(), |ratio| format!("{ratio:.3}"))),
         ]);
     }
     table
@@ -69,8 +68,4 @@ fn name(figure: &PublishedFigure) -> String {
         _ => "tokens/s",
     };
     figure.convention.map_or(name.to_owned(), |convention| format!("{name}, {}", convention.name()))
-}
-
-fn right(text: &str) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
 }

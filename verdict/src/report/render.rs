@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Table, presets};
 
 use super::facts::{Fact, Utilization, facts, status, utilizations, with_power_cap};
 use super::transports::transports;
 use super::{ReportData, Start, hardware, starts, traffic};
+use crate::page::{right, table, write_table};
 use record::phase::Phase;
 use record::text::number_format;
 use record::{CorruptionRecord, PromotedTo, Record, StepsSummary, TargetRecord};
 
-const COLUMNS: u16 = 80;
 const BAR_COLUMNS: usize = 32;
 
 impl fmt::Display for ReportData {
@@ -26,31 +26,13 @@ impl fmt::Display for ReportData {
         if let Some(traffic) = dimensions(&self.record) {
             section(formatter, &traffic)?;
         }
-        lines(formatter, &self.warnings())
+        write_table(formatter, &self.warnings())
     }
 }
 
 fn section(formatter: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
-    lines(formatter, table)?;
+    write_table(formatter, table)?;
     writeln!(formatter)
-}
-
-fn lines(formatter: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
-    for line in table.lines() {
-        writeln!(formatter, "{}", line.trim_end())?;
-    }
-    Ok(())
-}
-
-fn table(style: comfy_table::TableStyle) -> Table {
-    let mut table = Table::new();
-    table.load_style(style).force_no_tty();
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
-    table
-}
-
-fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
 impl ReportData {

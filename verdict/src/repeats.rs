@@ -1,20 +1,46 @@
 //! `yardstick bench`: runs a workload several times in one job, and reports figures with intervals.
 
-mod bootstrap;
-
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
-pub use bootstrap::Interval;
-
+use crate::compare::Estimate;
 use crate::error::{Error, Result};
+use crate::page::{right, write_table};
 use record::statistics::percentile;
 use record::text::number_format;
 use record::{self, Record, StepSeries, injected_warning};
+
+/// A figure with its interval of 95 %.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Interval {
+    /// Geometric mean of the repeats' figures, of which `compare`'s rule leaves out some from eight
+    /// repeats on.
+    pub estimate: f64,
+    /// Lower end; 0 with one repeat, from which nothing follows.
+    pub low: f64,
+    /// Upper end; with one repeat infinite, in JSON `null`.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Estimates a figure from that of the steps of each repeat, as `compare` estimates an effect
+    /// from pairs: by Student's t, from logarithms. `None` without steps.
+    fn of(repeats: &[Vec<f64>], figure: impl Fn(&[f64]) -> f64) -> Option<Self> {
+        if repeats.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let figures: Vec<f64> = repeats.iter().map(|steps| libm::log(figure(steps))).collect();
+        let effect = *figures.first()?;
+        let one = Estimate { effect, low: f64::NEG_INFINITY, high: f64::INFINITY };
+        let found = Estimate::paired(&figures, 0.05).unwrap_or(one);
+        let [estimate, low, high] = [found.effect, found.low, found.high].map(libm::exp);
+        Some(Self { estimate, low, high })
+    }
+}
 
 /// Figures of all repeats. [`Display`](std::fmt::Display) is a page of 80 columns.
 #[derive(Debug, Clone, Serialize)]
@@ -31,7 +57,7 @@ pub struct Bench {
     pub wanted_steps: u64,
     /// True if step times had settled in every repeat, and as many steps were measured then.
     pub is_steady: bool,
-    /// Rate of all ranks together, over all measured steps.
+    /// Rate of all ranks together, over the measured steps of each repeat.
     pub tokens_per_second: Option<Interval>,
     /// Median of the measured steps.
     pub step_ms_median: Option<Interval>,
@@ -176,9 +202,7 @@ impl fmt::Display for Bench {
         let Self { workload, workload_id, world, .. } = self;
         let ranks = number_format::count(*world, "rank");
         writeln!(formatter, "{workload} ({workload_id}) on {ranks}\n")?;
-        for line in self.table().lines() {
-            writeln!(formatter, "{}", line.trim_end())?;
-        }
+        write_table(formatter, &self.table())?;
         writeln!(formatter)?;
         let figures = [
             ("tokens/s", self.tokens_per_second),
@@ -191,8 +215,11 @@ impl fmt::Display for Bench {
                 "tokens/s" => number_format::thousands(value),
                 _ => number_format::milliseconds(value),
             };
-            let (estimate, low, high) = (shown(estimate), shown(low), shown(high));
-            writeln!(formatter, "{name:<15} {estimate} [{low}, {high}]")?;
+            write!(formatter, "{name:<15} {}", shown(estimate))?;
+            if high.is_finite() {
+                write!(formatter, " [{}, {}]", shown(low), shown(high))?;
+            }
+            writeln!(formatter)?;
         }
         if self.is_steady {
             let wanted = self.wanted_steps;
@@ -207,21 +234,48 @@ impl fmt::Display for Bench {
 
 impl Bench {
     fn table(&self) -> Table {
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).force_no_tty();
         let names = ["repeat", "warm-up", "measured", "steady", "tokens/s", "step ms"];
-        table.set_header(names.map(|name| right(name.to_owned())));
+        table.set_header(names.map(right));
         for (number, repeat) in self.repeats.iter().enumerate() {
             table.add_row([
-                right((number + 1).to_string()),
-                right(repeat.warmup_steps.to_string()),
-                right(repeat.measured_steps.to_string()),
-                right(if repeat.is_steady { "yes" } else { "no" }.to_owned()),
+                right(number + 1),
+                right(repeat.warmup_steps),
+                right(repeat.measured_steps),
+                right(if repeat.is_steady { "yes" } else { "no" }),
                 right(number_format::thousands(repeat.tokens_per_second)),
                 right(number_format::milliseconds(repeat.step_ms_median)),
             ]);
         }
         table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(steps: &[f64]) -> f64 {
+        steps[0]
+    }
+
+    /// Calculated by hand: the logarithms are 0 and 2, and the quantile of 1 degree of freedom
+    /// 12.7062.
+    #[test]
+    fn an_interval_is_of_the_logarithms_of_repeats() {
+        let found = Interval::of(&[vec![1.0, 9.0], vec![libm::exp(2.0)]], first).unwrap();
+        let logarithms = [found.estimate, found.low, found.high].map(libm::log);
+        for (logarithm, expected) in logarithms.into_iter().zip([1.0, -11.7062, 13.7062]) {
+            assert!((logarithm - expected).abs() < 5e-4, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn one_repeat_has_no_interval() {
+        let found = Interval::of(&[vec![1.0; 50]], first);
+        assert_eq!(found, Some(Interval { estimate: 1.0, low: 0.0, high: f64::INFINITY }));
+        assert_eq!(Interval::of(&[vec![1.0], vec![]], first), None);
+        assert_eq!(Interval::of(&[], first), None);
     }
 }
