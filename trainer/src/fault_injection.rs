@@ -422,8 +422,8 @@ impl Fault {
     }
 }
 
-/// Signals this process. The kernel may deliver it by another thread, which a busy machine lets wait:
-/// this one does nothing until then.
+/// Signals this process. The kernel may deliver it by another thread, which a busy machine lets
+/// wait: this one does nothing until then.
 fn signal_self(signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
     std::thread::sleep(Duration::from_secs(60));
