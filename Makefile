@@ -88,13 +88,13 @@ test-mpi: test-build ## run the tests of the backends under mpirun
 
 # Most of these tests wait for deadlines, and for ranks to start: many run at the same time, of which
 # few compute (tests/support/slots.rs).
-test-mpi: export RUST_TEST_THREADS := 8
+test-mpi test-mpich test-openmpi5: export RUST_TEST_THREADS := 8
 test-end-to-end: export RUST_TEST_THREADS := 12
 test-faulty-filesystem test-cuda-emulated: export RUST_TEST_THREADS := 4
 test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 	@$(GROUP) $(CARGO_TEST) $(END_TO_END_TESTS)
 
-test-measured: test-build ## measure the memory of runs, which is the plan's
+test-measured: test-build ## measure memory, which is the plan's, and the utilisation
 	@$(GROUP) $(CARGO_TEST) --test measured
 
 # Mounts a file system: where that is impossible most of its tests are skipped, as tests/skips.toml

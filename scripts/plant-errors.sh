@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whether tests find errors: plants those of a list in turn in a copy of the sources, and runs the
-# tests that must find them. Every mutant must make a test fail, and a control none.
+# Plants the errors of a list, one by one, in a copy of the sources, and runs the tests that must
+# find them. Every mutant must make a test fail, and a control none.
 #
 #   scripts/plant-errors.sh LIST [PATTERN]     only mutants whose names match
 #

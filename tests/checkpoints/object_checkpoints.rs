@@ -118,8 +118,8 @@ fn a_server_that_refuses_a_commit_fails_no_run() {
     let folder = Folder::new();
     server.refuse_writes_to("MANIFEST.json");
     // The run waits for it at its end.
-    let tiers = [object(&server), "deadline=5s".to_owned()];
-    let warned = train(&server, &folder, "12", &tiers).expect(0);
+    let settings = [object(&server), "deadline=5s".to_owned()];
+    let warned = train(&server, &folder, "12", &settings).expect(0);
     warned.expect_stderr(&[
         "tier object has no newer checkpoint: the next attempt goes on with s0000000",
     ]);

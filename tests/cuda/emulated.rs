@@ -12,12 +12,13 @@ use support::{
 };
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
-/// of 32 tokens, and no probe.
+/// of 32 tokens, two such evaluations, and no probe.
 pub(crate) const SMALL: &[&str] = [
     ["--set", "telemetry.matmul_probe=0s"],
     ["--set", "batch.sequence_tokens=32"],
     ["--set", "batch.micro_sequences=1"],
     ["--set", "batch.global_sequences=2"],
+    ["--set", "data.evaluation_sequences=2"],
 ]
 .as_flattened();
 
@@ -108,15 +109,15 @@ fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
     for settings in [&[][..], &["--set", "precision.compute=bf16"]] {
         let flags = |extra: &[&'static str]| [&["--device", "cuda"], settings, extra].concat();
         let whole = Folder::new();
-        train(&whole, "smoke", &flags(&["--steps", "6", "--eval-every", "3"])).expect(0);
+        train(&whole, "smoke", &flags(&["--steps", "4", "--eval-every", "2"])).expect(0);
         let killed = Folder::new();
-        let steps = ["--steps", "6", "--eval-every", "3"];
+        let steps = ["--steps", "4", "--eval-every", "2"];
         let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
         let saves = [steps, saves].concat();
-        let kill = [&saves[..], &["--inject", "kill@step=5"]].concat();
+        let kill = [&saves[..], &["--inject", "kill@step=3"]].concat();
         assert_eq!(train(&killed, "smoke", &flags(&kill)).code, -1);
         train(&killed, "smoke", &flags(&saves)).expect(0);
-        assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4);
+        assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 2);
         assert_eq!(whole.result(), killed.result());
     }
 }

@@ -86,14 +86,14 @@ fn algorithms_are_measured_once_and_reruns_have_the_same_bits() {
 #[test]
 fn a_resumed_run_keeps_its_algorithms() {
     let [whole, killed, damaged] = [(); 3].map(|()| Folder::new());
-    let flags = [&TUNED[..], &["--steps", "6"]].concat();
+    let flags = [&TUNED[..], &["--steps", "4"]].concat();
     train(&whole, &Folder::new(), THREE, &flags).expect(0);
     let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
     let saves = [&flags[..], &saves].concat();
-    let kill = [&saves[..], &["--inject", "kill@step=5"]].concat();
+    let kill = [&saves[..], &["--inject", "kill@step=3"]].concat();
     assert_eq!(train(&killed, &Folder::new(), THREE, &kill).code, -1);
     train(&killed, &Folder::new(), Offered(4), &saves).expect(0);
-    assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4);
+    assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 2);
     assert_eq!(tuned(&killed)["source"], "folder");
     assert_eq!(whole.result(), killed.result());
 

@@ -204,7 +204,7 @@ fn progress(folder: &Folder) -> [u64; 3] {
     ["step", "next_sequence", "tokens"].map(|key| state[key].as_u64().unwrap())
 }
 
-/// Sleeps for six seconds at the beginning of step 5.
+/// Faults that delay rank 0 by six seconds in step 5.
 const SLOW_STEP_5: [&str; 4] = ["--inject", "slow@step=5,rank=0", "--inject", "slow@step=5,rank=0"];
 
 /// Run in which rank 0 sleeps at the beginning of step 5, and is asked to stop then.

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below those that Linux gives to who asks for any port, which other tests do all the time.
+/// Below the ephemeral ports of Linux, which other tests bind all the time.
 const FIRST: u32 = 20_000;
 const COUNT: u32 = 12_000;
 

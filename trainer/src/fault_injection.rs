@@ -422,11 +422,11 @@ impl Fault {
     }
 }
 
-/// Signals this process. The kernel may deliver it by another thread, which a busy machine lets
-/// wait: this one does nothing until then.
+/// Signals this process. Another thread may take the signal first, late on a busy machine: this one
+/// must not go on until then.
 fn signal_self(signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(Duration::from_secs(10));
 }
 
 impl Failpoints for Injector {

@@ -20,10 +20,10 @@ pub struct Interval {
     /// Geometric mean of the repeats' figures, of which `compare`'s rule leaves out some from eight
     /// repeats on.
     pub estimate: f64,
-    /// Lower end; 0 with one repeat, from which nothing follows.
-    pub low: f64,
-    /// Upper end; with one repeat infinite, in JSON `null`.
-    pub high: f64,
+    /// Lower end; `None` with one repeat, from which nothing follows.
+    pub low: Option<f64>,
+    /// Upper end; `None` with one repeat.
+    pub high: Option<f64>,
 }
 
 impl Interval {
@@ -34,11 +34,14 @@ impl Interval {
             return None;
         }
         let figures: Vec<f64> = repeats.iter().map(|steps| libm::log(figure(steps))).collect();
-        let effect = *figures.first()?;
-        let one = Estimate { effect, low: f64::NEG_INFINITY, high: f64::INFINITY };
-        let found = Estimate::paired(&figures, 0.05).unwrap_or(one);
-        let [estimate, low, high] = [found.effect, found.low, found.high].map(libm::exp);
-        Some(Self { estimate, low, high })
+        let one = *figures.first()?;
+        let found = Estimate::paired(&figures, 0.05);
+        let end = |end: fn(&Estimate) -> f64| found.as_ref().map(|found| libm::exp(end(found)));
+        Some(Self {
+            estimate: libm::exp(found.as_ref().map_or(one, |found| found.effect)),
+            low: end(|found| found.low),
+            high: end(|found| found.high),
+        })
     }
 }
 
@@ -216,7 +219,7 @@ impl fmt::Display for Bench {
                 _ => number_format::milliseconds(value),
             };
             write!(formatter, "{name:<15} {}", shown(estimate))?;
-            if high.is_finite() {
+            if let (Some(low), Some(high)) = (low, high) {
                 write!(formatter, " [{}, {}]", shown(low), shown(high))?;
             }
             writeln!(formatter)?;
@@ -228,7 +231,10 @@ impl fmt::Display for Bench {
         for warning in &self.warnings {
             writeln!(formatter, "warning: {warning}")?;
         }
-        write!(formatter, "Intervals are of 95 %, and of this job only.")
+        match self.repeats.len() {
+            1 => write!(formatter, "One repeat has no interval."),
+            _ => write!(formatter, "Intervals are of 95 %, and of this job only."),
+        }
     }
 }
 
@@ -265,16 +271,16 @@ mod tests {
     #[test]
     fn an_interval_is_of_the_logarithms_of_repeats() {
         let found = Interval::of(&[vec![1.0, 9.0], vec![libm::exp(2.0)]], first).unwrap();
-        let logarithms = [found.estimate, found.low, found.high].map(libm::log);
-        for (logarithm, expected) in logarithms.into_iter().zip([1.0, -11.7062, 13.7062]) {
-            assert!((logarithm - expected).abs() < 5e-4, "{found:?}");
+        let values = [Some(found.estimate), found.low, found.high];
+        for (value, expected) in values.into_iter().zip([1.0, -11.7062, 13.7062]) {
+            assert!((libm::log(value.unwrap()) - expected).abs() < 5e-4, "{found:?}");
         }
     }
 
     #[test]
     fn one_repeat_has_no_interval() {
         let found = Interval::of(&[vec![1.0; 50]], first);
-        assert_eq!(found, Some(Interval { estimate: 1.0, low: 0.0, high: f64::INFINITY }));
+        assert_eq!(found, Some(Interval { estimate: 1.0, low: None, high: None }));
         assert_eq!(Interval::of(&[vec![1.0], vec![]], first), None);
         assert_eq!(Interval::of(&[], first), None);
     }

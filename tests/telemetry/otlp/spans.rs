@@ -89,7 +89,7 @@ fn steps_have_the_times_of_their_phases() {
             let told_ns = line.0["unix_ms"].as_u64().unwrap() * 1_000_000;
             assert!(told_ns.abs_diff(step.end_time_unix_nano) < TOLERANCE_NS, "{step:?}");
         }
-        // A few may be told later than they ended by any time, and then overlap the next one.
+        // A few may be reported long after they ended, and then overlap the next one.
         let is_late = |pair: &&[&Span]| {
             pair[0].end_time_unix_nano > pair[1].start_time_unix_nano + PREEMPTED_NS
         };
